@@ -1,0 +1,98 @@
+"""Images per second of augmentation: madao beside torchvision and kornia, two operations an image.
+
+    python benchmarks/speed/augment.py
+
+Every contender augments the same photographs with RandAugment, n = 2, at magnitude 0.6, on all cores torch uses.
+madao and torchvision draw operation, sign and magnitude for each image; kornia draws one operation for a whole
+batch, which is less work and a weaker augmentation. torchvision's default samples geometric operations by nearest
+neighbour; madao and kornia are always bilinear, so torchvision is measured both ways, on tensors and on PIL images.
+"""
+
+import argparse
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from measure import Rate, environment, rates, write
+from sklearn.datasets import load_sample_images
+from torch import Tensor
+from torchvision.transforms import InterpolationMode, v2
+
+import madao
+
+SETTINGS = ((32, 1024), (224, 64))
+LEVEL = 18  # of torchvision's 30 and kornia's 30: magnitude 0.6
+
+
+def photographs(size: int, count: int) -> Tensor:
+    """Random pieces of scikit-learn's sample photographs, uint8."""
+    sources = [torch.from_numpy(image.copy()).permute(2, 0, 1) for image in load_sample_images().images]
+    generator = torch.Generator().manual_seed(0)
+    pieces = []
+    for number in range(count):
+        source = sources[number % len(sources)]
+        y, x = (int(torch.randint(0, side - size + 1, (), generator=generator)) for side in source.shape[1:])
+        pieces.append(source[:, y : y + size, x : x + size])
+    return torch.stack(pieces)
+
+
+def each(transform: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    return [transform(item) for item in items]
+
+
+def contenders(images: Tensor) -> dict[str, Callable[[], Any]]:
+    """Everything that is measured, by name."""
+    floats = images / 255
+    magnitude = LEVEL / 30
+    ours, learned = madao.RandAugment(2, magnitude), madao.Policy()
+    found: dict[str, Callable[[], Any]] = {
+        "madao RandAugment, uint8": lambda: ours(images),
+        "madao RandAugment, float32": lambda: ours(floats),
+        "madao Policy (fresh), uint8": lambda: learned(images),
+    }
+    pictures = [v2.functional.to_pil_image(image) for image in images]
+    for mode in (InterpolationMode.NEAREST, InterpolationMode.BILINEAR):
+        theirs = v2.RandAugment(2, LEVEL, interpolation=mode)
+        label = f"per image, {mode.value}"
+        found[f"torchvision tensor, {label}"] = functools.partial(each, theirs, images)
+        found[f"torchvision PIL, {label}"] = functools.partial(each, theirs, pictures)
+    try:
+        from kornia.augmentation.auto import RandAugment
+    except ImportError:
+        return found
+    kornia_policy = RandAugment(n=2, m=LEVEL)
+    found["kornia, one operation a batch, float32"] = lambda: kornia_policy(floats)
+    return found
+
+
+def table(size: int, batch: int, found: dict[str, Rate]) -> str:
+    """The results for people, with the ratio of madao's rate to each."""
+    ours = found["madao RandAugment, uint8"].median
+    lines = [f"{size} px, batch {batch}: images/s (quartiles), madao uint8 ÷ this"]
+    for name, rate in found.items():
+        lines.append(f"  {name:<42}{rate.median:9,.0f} ({rate.low:,.0f}–{rate.high:,.0f}) {ours / rate.median:6.2f} ×")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--output", type=Path, default=Path(__file__).parents[1] / "results" / "augment-cpu.json")
+    parser.add_argument("--quick", action="store_true", help="small batches and one round, to see that it runs")
+    arguments = parser.parse_args()
+    torch.manual_seed(0)  # the peers draw from the global state
+    results: dict[str, Any] = environment("torch", "torchvision", "kornia", "pillow", "madao") | {"settings": []}
+    for size, batch in SETTINGS:
+        batch, rounds = (16, 1) if arguments.quick else (batch, arguments.rounds)
+        found = rates(contenders(photographs(size, batch)), batch, rounds)
+        print(table(size, batch, found))
+        named = {name: dataclasses.asdict(rate) for name, rate in found.items()}
+        results["settings"].append({"size": size, "batch": batch, "rounds": rounds, "images_per_second": named})
+    write(arguments.output, results)
+
+
+if __name__ == "__main__":
+    main()

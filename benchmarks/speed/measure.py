@@ -1,0 +1,99 @@
+"""How the speed benchmarks measure, and what they record about where.
+
+Contenders take turns, round after round, so that whatever else the machine does falls on all of them alike. A round's
+work is done whole inside the timed region, the device synchronised at both ends. Reported are median and quartiles
+over rounds.
+"""
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+@dataclasses.dataclass(frozen=True)
+class Rate:
+    """Items per second: median and quartiles over rounds."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, seconds: list[float], items: int) -> "Rate":
+        """From each round's seconds for `items` items."""
+        rates = sorted(items / s for s in seconds)
+        low, median, high = statistics.quantiles(rates, n=4) if len(rates) > 1 else (rates[0],) * 3
+        return cls(median, low, high)
+
+
+def rates(contenders: Mapping[str, Callable[[], Any]], items: int, rounds: int, device: str = "cpu") -> dict[str, Rate]:
+    """Time contenders in turn over `rounds`, after one round that does not count."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(rounds + 1):
+        for name, work in contenders.items():
+            _synchronise(device)
+            start = time.perf_counter()
+            work()
+            _synchronise(device)
+            if number:
+                seconds[name].append(time.perf_counter() - start)
+    return {name: Rate.of(values, items) for name, values in seconds.items()}
+
+
+def environment(*packages: str) -> dict[str, Any]:
+    """Machine, versions, commit and command."""
+    return {
+        "command": " ".join(["python", *sys.argv]),
+        "commit": _output("git", "rev-parse", "--short", "HEAD") or "unknown",
+        "machine": {
+            "cpu": _cpu(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        },
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in packages},
+    }
+
+
+def write(path: Path, results: dict[str, Any]) -> None:
+    """Write results as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=2) + "\n")
+    print(f"wrote {path}")
+
+
+def _synchronise(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _output(*command: str) -> str:
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+    return result.stdout.strip()
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

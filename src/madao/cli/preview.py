@@ -1,0 +1,127 @@
+"""`madao preview`: a contact sheet of what a policy does to images."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from madao.cli.errors import UserError
+from madao.ops import Operation
+from madao.policy import AugmentationPolicy, Draw, load_policy
+
+_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm"}
+_GAP = 8
+_LINE = 14
+
+
+def preview(
+    policy: str = "uniform",
+    images: str | None = None,
+    output: str = "preview.png",
+    rows: int = 4,
+    columns: int = 6,
+    size: int = 128,
+    seed: int = 0,
+) -> None:
+    """Write a contact sheet: each row an image, first as it is, then under draws of the policy.
+
+    Args:
+        policy: A policy.json, or uniform, randaugment, trivialaugment, trivialaugment-normal, autoaugment-cifar10,
+            autoaugment-svhn, autoaugment-imagenet.
+        images: A folder of images, or one image. By default two photographs that come along.
+        output: The PNG file to write.
+        rows: How many images.
+        columns: How many draws of each.
+        size: Side of a tile in pixels; images are cut to a square and scaled.
+        seed: Which draws.
+    """
+    for name, value in (("rows", rows), ("columns", columns), ("size", size)):
+        if value < 1:
+            raise UserError(f"--{name} must be at least 1, got {value}")
+    try:
+        augment = load_policy(policy, seed)
+    except (ValueError, OSError) as error:
+        raise UserError(str(error)) from None
+    batch = _load(images, rows, size)
+    repeated = batch.repeat_interleave(columns, 0)
+    draw = augment.sample(repeated)
+    results = augment.apply(repeated, draw)
+    tiles = [
+        [
+            (batch[row], "original"),
+            *((results[i], _caption(augment, draw, i)) for i in range(row * columns, (row + 1) * columns)),
+        ]
+        for row in range(len(batch))
+    ]
+    try:
+        _sheet(tiles, size).save(output, format="PNG")
+    except OSError as error:
+        raise UserError(f"cannot write {output}: {error.strerror or error}") from None
+    print(f"wrote {output}: {len(batch)} images, {columns} draws each, policy {policy}")
+
+
+def _load(source: str | None, count: int, size: int) -> Tensor:
+    """`count` square images as a uint8 batch."""
+    pictures = _sample_pictures(count) if source is None else _read_pictures(Path(source), count)
+    squares = [ImageOps.fit(picture.convert("RGB"), (size, size), Image.Resampling.BICUBIC) for picture in pictures]
+    return torch.from_numpy(np.stack([np.asarray(square) for square in squares])).permute(0, 3, 1, 2).contiguous()
+
+
+def _sample_pictures(count: int) -> list[Image.Image]:
+    from sklearn.datasets import load_sample_images
+
+    photographs = [Image.fromarray(array) for array in load_sample_images().images]
+    corners = [(160, 60), (60, 20), (300, 130), (200, 0)]
+    squares = []
+    for number in range(count):
+        photograph, (x, y) = photographs[number % 2], corners[number // 2 % len(corners)]
+        squares.append(photograph.crop((x, y, x + 290, y + 290)))
+    return squares
+
+
+def _read_pictures(source: Path, count: int) -> list[Image.Image]:
+    if not source.exists():
+        raise UserError(f"there is no file or folder {source}")
+    paths = [source] if source.is_file() else sorted(p for p in source.rglob("*") if p.suffix.lower() in _SUFFIXES)
+    if not paths:
+        raise UserError(f"no image under {source}; looked for {', '.join(sorted(_SUFFIXES))}")
+    # Spread over the folder, so that the sheet does not show one class only.
+    chosen = [paths[i * len(paths) // count] for i in range(count)] if len(paths) >= count else paths
+    pictures = []
+    for path in chosen:
+        try:
+            with Image.open(path) as picture:
+                pictures.append(picture.convert("RGB"))
+        except (UnidentifiedImageError, OSError) as error:
+            raise UserError(f"cannot read {path} as an image ({error}); remove or replace it") from None
+    return pictures
+
+
+def _caption(policy: AugmentationPolicy, draw: Draw, image: int) -> str:
+    lines = [
+        _step(policy.operations[int(draw.choice[stage, image])], draw.magnitude[stage, image], draw.sign[stage, image])
+        for stage in range(draw.stages)
+        if draw.applied[stage, image]
+    ]
+    return "\n".join(lines) or "unchanged"
+
+
+def _step(operation: Operation, magnitude: Tensor, sign: Tensor) -> str:
+    return f"{operation.name} {operation.value(magnitude, sign):.3g}" if operation.has_magnitude else operation.name
+
+
+def _sheet(tiles: list[list[tuple[Tensor, str]]], size: int) -> Image.Image:
+    lines = max(caption.count("\n") + 1 for row in tiles for _, caption in row)
+    font = ImageFont.load_default(size=11)
+    width = max(size, 110) + _GAP
+    height = size + lines * _LINE + _GAP + 4
+    sheet = Image.new("RGB", (len(tiles[0]) * width + _GAP, len(tiles) * height + _GAP), "white")
+    pen = ImageDraw.Draw(sheet)
+    for y, row in enumerate(tiles):
+        for x, (tile, caption) in enumerate(row):
+            corner = (x * width + _GAP, y * height + _GAP)
+            sheet.paste(Image.fromarray(tile.permute(1, 2, 0).numpy()), corner)
+            pen.multiline_text((corner[0], corner[1] + size + 2), caption, fill="black", font=font, spacing=2)
+    return sheet

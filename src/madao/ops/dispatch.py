@@ -1,0 +1,82 @@
+"""Another operation for each image of a batch, in plain PyTorch: the meaning of every operation."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from madao.ops.checks import check_images, check_per_image
+from madao.ops.geometric import Fill
+from madao.ops.table import Operation
+
+
+def dispatch(
+    images: Tensor,
+    operations: Sequence[Operation],
+    choice: Tensor,
+    magnitude: Tensor,
+    sign: Tensor,
+    applied: Tensor | None = None,
+    fill: Fill = 0.0,
+) -> Tensor:
+    """Give each image to the operation chosen for it: result_b = operations[choice_b](image_b, μ_b, sign_b).
+
+    Images are grouped by operation, so the shapes inside depend on the draw, and on a GPU the host waits
+    for `choice`. The result is new, equals augmenting one image at a time, and is differentiable in `images` and
+    `magnitude`.
+
+    Args:
+        images: `[B, C, H, W]`, uint8 or float in [0, 1], C of 1 or 3.
+        operations: What `choice` counts through.
+        choice: `[B]`, integer.
+        magnitude: `[B]` in [0, 1].
+        sign: `[B]`, +1 or −1.
+        applied: `[B]`, bool: where False the image stays as it is. None is all True.
+        fill: The colour outside the image in [0, 1], for geometric operations.
+    """
+    check_images(images)
+    check_per_image("magnitude", magnitude, images)
+    check_per_image("sign", sign, images)
+    if choice.shape != images.shape[:1] or choice.is_floating_point() or choice.dtype == torch.bool:
+        raise ValueError(
+            f"choice must be one integer per image, shape [{len(images)}], got {choice.dtype} of shape "
+            f"{list(choice.shape)}"
+        )
+    if applied is not None and (applied.shape != images.shape[:1] or applied.dtype != torch.bool):
+        raise ValueError(
+            f"applied must be one bool per image, shape [{len(images)}], got {applied.dtype} of shape "
+            f"{list(applied.shape)}"
+        )
+    return dispatch_unchecked(images, operations, choice, magnitude, sign, applied, fill)
+
+
+def dispatch_unchecked(
+    images: Tensor,
+    operations: Sequence[Operation],
+    choice: Tensor,
+    magnitude: Tensor,
+    sign: Tensor,
+    applied: Tensor | None = None,
+    fill: Fill = 0.0,
+) -> Tensor:
+    """`dispatch` for a caller that has checked images and strengths already: a policy's later stages."""
+    untouched = len(operations)
+    if len(choice):
+        low, high = (int(bound) for bound in choice.aminmax())
+        if low < 0 or high >= untouched:
+            raise ValueError(f"choice must lie in 0..{untouched - 1}, got {low}..{high}")
+    group = choice if applied is None else torch.where(applied, choice, untouched)
+    counts = torch.bincount(group, minlength=untouched + 1).tolist()
+    order = group.argsort(stable=True)
+    sorted_images, sorted_magnitude, sorted_sign = (field.index_select(0, order) for field in (images, magnitude, sign))
+    pieces = list(torch.split(sorted_images, counts))
+    strengths, sides = torch.split(sorted_magnitude, counts), torch.split(sorted_sign, counts)
+    differentiable = torch.is_grad_enabled() and (images.requires_grad or magnitude.requires_grad)
+    for i, operation in enumerate(operations):
+        if counts[i]:
+            result = operation.apply_unchecked(pieces[i], strengths[i], sides[i], fill)
+            if differentiable:
+                pieces[i] = result
+            else:  # Pieces are views: written back, the batch needs no memory of its own once more.
+                pieces[i].copy_(result)
+    return (torch.cat(pieces) if differentiable else sorted_images).index_select(0, order.argsort())

@@ -1,0 +1,103 @@
+"""Operations that move pixels: shear, translation, rotation.
+
+Each is one affine map and one bilinear sampling. An output pixel takes its value from a place in the input
+found with the map's matrix; a place outside takes `fill`. Between an outermost pixel and the outside the value falls
+off linearly over one pixel, so the result is continuous in the parameter and its derivative is the whole
+derivative, with the moving edge in it. (PIL cuts there instead: away from that one-pixel band the two agree.)
+
+Conventions are those of AutoAugment's PIL code: shear is about the top left corner and a positive shear or
+translation reads from further right or down; a positive angle turns counter-clockwise about the centre.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from madao.ops.levels import truncate
+
+Fill = float | Sequence[float]
+"""The colour outside the image in [0, 1], also for uint8: one number, or one a channel."""
+
+_COORDINATE_ROUNDING = 1 / 32
+"""Levels added before truncation, so that float32 coordinates do not turn 100 into 99.999 and that into 99."""
+
+
+def shear_x(images: Tensor, shear: Tensor, fill: Fill = 0.0) -> Tensor:
+    """Output (x, y) reads input (x + shear · y, y). `shear`: `[B]`."""
+    one, zero = torch.ones_like(shear), torch.zeros_like(shear)
+    slope = shear * (images.shape[2] / images.shape[3])
+    return warp(images, _matrix([one, slope, slope], [zero, one, zero]), fill)
+
+
+def shear_y(images: Tensor, shear: Tensor, fill: Fill = 0.0) -> Tensor:
+    """Output (x, y) reads input (x, y + shear · x). `shear`: `[B]`."""
+    one, zero = torch.ones_like(shear), torch.zeros_like(shear)
+    slope = shear * (images.shape[3] / images.shape[2])
+    return warp(images, _matrix([one, zero, zero], [slope, one, slope]), fill)
+
+
+def translate_x(images: Tensor, fraction: Tensor, fill: Fill = 0.0) -> Tensor:
+    """Output (x, y) reads input (x + fraction · width, y). `fraction`: `[B]`."""
+    one, zero = torch.ones_like(fraction), torch.zeros_like(fraction)
+    return warp(images, _matrix([one, zero, 2 * fraction], [zero, one, zero]), fill)
+
+
+def translate_y(images: Tensor, fraction: Tensor, fill: Fill = 0.0) -> Tensor:
+    """Output (x, y) reads input (x, y + fraction · height). `fraction`: `[B]`."""
+    one, zero = torch.ones_like(fraction), torch.zeros_like(fraction)
+    return warp(images, _matrix([one, zero, zero], [zero, one, 2 * fraction]), fill)
+
+
+def rotate(images: Tensor, degrees: Tensor, fill: Fill = 0.0) -> Tensor:
+    """Turn counter-clockwise about the centre. `degrees`: `[B]`."""
+    height, width = images.shape[2:]
+    radians = degrees * (math.pi / 180)
+    cosine, sine, zero = radians.cos(), radians.sin(), torch.zeros_like(degrees)
+    rows = [cosine, -sine * (height / width), zero], [sine * (width / height), cosine, zero]
+    return warp(images, _matrix(*rows), fill)
+
+
+def warp(images: Tensor, matrix: Tensor, fill: Fill = 0.0) -> Tensor:
+    """Sample each image bilinearly at the places its matrix gives.
+
+    Args:
+        images: `[B, C, H, W]`, uint8 or float.
+        matrix: `[B, 2, 3]`, from output to input positions, both in [−1, 1] from edge to edge of the
+            image (`align_corners=False`, as in `torch.nn.functional.affine_grid`).
+        fill: The colour outside, in [0, 1].
+    """
+    integer = images.dtype == torch.uint8
+    # A little is added to uint8, which is truncated as PIL truncates: see _COORDINATE_ROUNDING.
+    values = images.to(matrix.dtype).add_(_COORDINATE_ROUNDING) if integer else images
+    colour = _colour(fill, values) * (255 if integer else 1)
+    shifted = values if fill == 0 else values - colour
+    grid = _grid(matrix.to(values.dtype), images.shape[2], images.shape[3])
+    sampled = F.grid_sample(shifted, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    # What lies outside is zero in (images − colour), hence `colour` in the sum.
+    filled = sampled if fill == 0 else sampled + colour
+    return truncate(filled) if integer else filled
+
+
+def _matrix(first: list[Tensor], second: list[Tensor]) -> Tensor:
+    return torch.stack([torch.stack(first, -1), torch.stack(second, -1)], -2)
+
+
+def _grid(matrix: Tensor, height: int, width: int) -> Tensor:
+    """`F.affine_grid` as a sum over whole rows: a matrix product per pixel costs five times as much."""
+    x, y = (
+        torch.arange(1 - side, side, 2, dtype=matrix.dtype, device=matrix.device) / side for side in (width, height)
+    )
+    count = len(matrix)
+    along_x = (matrix[:, None, :, 0] * x[:, None] + matrix[:, None, :, 2]).reshape(count, 1, 2 * width)
+    slope = matrix[:, None, :, 1].expand(count, width, 2).reshape(count, 1, 2 * width)
+    return torch.addcmul(along_x, slope, y[:, None]).reshape(count, height, width, 2)
+
+
+def _colour(fill: Fill, values: Tensor) -> Tensor:
+    colour = torch.as_tensor(fill, dtype=values.dtype, device=values.device)
+    if colour.ndim > 1 or (colour.ndim == 1 and len(colour) != values.shape[1]):
+        raise ValueError(f"fill must be one number or one per channel ({values.shape[1]}), got {fill!r}")
+    return colour.reshape(-1, 1, 1)

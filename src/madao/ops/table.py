@@ -1,0 +1,217 @@
+"""The one list of operations, and what an operation is."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from madao.ops import enhance, geometric, tone
+from madao.ops.checks import check_images, check_per_image, nearest
+from madao.ops.geometric import Fill
+
+Derivative = Literal["exact", "straight-through", "none"]
+
+SECANT_HALF_WIDTH = 1 / 8
+"""Half the window of magnitudes over which a straight-through derivative is averaged."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """An image operation whose strength is a magnitude μ in [0, 1] and, where it is signed, a sign of ±1.
+
+    The function's parameter, in real units, is
+
+        value = neutral + sign · μ · (strongest − neutral),    (neutral, strongest) = range
+
+    so μ = 0 changes nothing and μ = 1 is the strongest. Calling an operation augments a batch.
+
+    Attributes:
+        name: What policies and their files call it.
+        function: `function(images, value)`, or `function(images)` where there is no range. `images` is
+            `[B, C, H, W]`, uint8 or float in [0, 1]; `value` is `[B]`; the result is new and has the shape and
+            dtype of `images`. A geometric function takes `fill` too.
+        range: The parameter that changes nothing and the strongest one, or None where there is no magnitude.
+        signed: Whether the parameter also goes the other way from neutral, by a fair coin for each image.
+        derivative: How ∂result/∂μ is found. `"exact"`: the function is differentiable, autograd does it.
+            `"straight-through"`: it is a staircase; the derivative is that of the operation averaged over
+            magnitudes within ±1/8, [O(μ + 1/8) − O(μ − 1/8)] / (1/4) per pixel (the ends kept in [0, 1]),
+            of the size a smooth operation's derivative has. `"none"`: zero.
+        geometric: Whether it moves pixels, so that masks and boxes have to move along.
+        unit: What `range` is measured in, for people.
+    """
+
+    name: str
+    function: Callable[..., Tensor]
+    range: tuple[float, float] | None = None
+    signed: bool = False
+    derivative: Derivative = "none"
+    geometric: bool = False
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.name or not isinstance(self.name, str):
+            raise ValueError(f"an operation's name must be a string that is not empty, got {self.name!r}")
+        if self.derivative not in ("exact", "straight-through", "none"):
+            raise ValueError(
+                f"{self.name}: derivative must be 'exact', 'straight-through' or 'none', got {self.derivative!r}"
+            )
+        if self.range is None:
+            if self.signed or self.derivative != "none":
+                raise ValueError(
+                    f"{self.name}: without a range there is no magnitude, so signed must be False and "
+                    f"derivative 'none', got {self.signed} and {self.derivative!r}"
+                )
+        elif len(self.range) != 2 or not all(map(math.isfinite, self.range)) or self.range[0] == self.range[1]:
+            raise ValueError(f"{self.name}: range must be two different finite numbers, got {self.range!r}")
+
+    @property
+    def has_magnitude(self) -> bool:
+        """Whether there is anything to learn in its strength."""
+        return self.range is not None
+
+    def value(self, magnitude: Tensor, sign: Tensor) -> Tensor:
+        """The function's parameter in real units at a magnitude and sign."""
+        if self.range is None:
+            raise ValueError(f"{self.name} has no magnitude")
+        neutral, strongest = self.range
+        step = magnitude * (strongest - neutral)
+        return neutral + (sign * step if self.signed else step)
+
+    def limited(self, strongest: float) -> "Operation":
+        """The same operation with another strongest value: `Rotate` to 10 degrees, `Color` to a factor of 1.5."""
+        if self.range is None:
+            raise ValueError(f"{self.name} has no magnitude, so it has no range to limit; leave it out instead")
+        neutral, present = self.range
+        if not math.isfinite(strongest) or (strongest - neutral) * (present - neutral) <= 0:
+            side = "above" if present > neutral else "below"
+            raise ValueError(
+                f"{self.name}: the limit must lie {side} {neutral:g}, where nothing changes (its own is "
+                f"{present:g} {self.unit}), got {strongest!r}"
+            )
+        return dataclasses.replace(self, range=(neutral, float(strongest)))
+
+    def __call__(self, images: Tensor, magnitude: Tensor, sign: Tensor, fill: Fill = 0.0) -> Tensor:
+        """Augment each image of a batch at its own magnitude and sign.
+
+        Args:
+            images: `[B, C, H, W]`, uint8 or float in [0, 1], C of 1 or 3.
+            magnitude: `[B]` in [0, 1]. Unused where the operation has none.
+            sign: `[B]`, +1 or −1. Unused where the operation is not signed.
+            fill: The colour outside the image in [0, 1], for geometric operations.
+        """
+        check_images(images)
+        check_per_image("magnitude", magnitude, images)
+        check_per_image("sign", sign, images)
+        return self.apply_unchecked(images, magnitude, sign, fill)
+
+    def apply_unchecked(self, images: Tensor, magnitude: Tensor, sign: Tensor, fill: Fill = 0.0) -> Tensor:
+        """`__call__` for a caller that has checked the whole batch already."""
+        if images.dtype in (torch.float16, torch.bfloat16):  # too coarse for coordinates and sums
+            return self.apply_unchecked(images.float(), magnitude, sign, fill).to(images.dtype)
+        if self.derivative != "straight-through" or not magnitude.requires_grad:
+            return self._run(images, magnitude, sign, fill)
+        result = self._run(images, magnitude.detach(), sign, fill)
+        if images.dtype == torch.uint8:
+            return result
+        with torch.no_grad():
+            low = (magnitude - SECANT_HALF_WIDTH).clamp(min=0)
+            high = (magnitude + SECANT_HALF_WIDTH).clamp(max=1)
+            rise = self._run(images, high, sign, fill) - self._run(images, low, sign, fill)
+            slope = rise / (high - low).to(rise.dtype).reshape(-1, 1, 1, 1)
+        # The difference is exactly zero: the value stays what it is and only the derivative is added.
+        return result + (magnitude - magnitude.detach()).to(slope.dtype).reshape(-1, 1, 1, 1) * slope
+
+    def _run(self, images: Tensor, magnitude: Tensor, sign: Tensor, fill: Fill) -> Tensor:
+        extra = {"fill": fill} if self.geometric else {}
+        if self.range is None:
+            return self.function(images, **extra)
+        if self.derivative == "none":
+            magnitude = magnitude.detach()
+        return self.function(images, self.value(magnitude, sign), **extra)
+
+
+def _geometric(name: str, function: Callable[..., Tensor], strongest: float, unit: str) -> Operation:
+    return Operation(name, function, (0.0, strongest), signed=True, derivative="exact", geometric=True, unit=unit)
+
+
+def _enhance(name: str, function: Callable[..., Tensor]) -> Operation:
+    return Operation(name, function, (1.0, 2.0), signed=True, derivative="exact", unit="factor")
+
+
+OPERATIONS: dict[str, Operation] = {
+    operation.name: operation
+    for operation in (
+        _geometric("ShearX", geometric.shear_x, 0.3, "shear"),
+        _geometric("ShearY", geometric.shear_y, 0.3, "shear"),
+        _geometric("TranslateX", geometric.translate_x, 0.45, "of the width"),
+        _geometric("TranslateY", geometric.translate_y, 0.45, "of the height"),
+        _geometric("Rotate", geometric.rotate, 30.0, "degrees"),
+        Operation("Invert", tone.invert),
+        Operation("AutoContrast", tone.autocontrast),
+        Operation("Equalize", tone.equalize),
+        Operation("Solarize", tone.solarize, (256.0, 0.0), derivative="straight-through", unit="threshold"),
+        _enhance("Color", enhance.color),
+        Operation("Posterize", tone.posterize, (8.0, 4.0), derivative="straight-through", unit="bits"),
+        _enhance("Contrast", enhance.contrast),
+        _enhance("Brightness", enhance.brightness),
+        _enhance("Sharpness", enhance.sharpness),
+    )
+}
+"""Every known operation by name: the paper's fourteen in the paper's order, then what was registered."""
+
+PAPER = tuple(OPERATIONS)
+"""The names of the fourteen operations of the paper."""
+
+
+def register(operation: Operation) -> Operation:
+    """Make an operation known by its name, to policies and to policy files.
+
+    A policy uses the paper's fourteen unless told otherwise: `Policy(operations=[*madao.ops.PAPER, "Gamma"])`.
+    """
+    if operation.name in OPERATIONS and OPERATIONS[operation.name] != operation:
+        raise ValueError(
+            f"an operation named {operation.name!r} is registered already; give yours another name, or use "
+            "limited() to change the range of the one that is"
+        )
+    OPERATIONS[operation.name] = operation
+    return operation
+
+
+def find(name: str) -> Operation:
+    """The operation of that name."""
+    if name not in OPERATIONS:
+        raise ValueError(f"unknown operation {nearest(name, OPERATIONS)}; add your own with madao.ops.register")
+    return OPERATIONS[name]
+
+
+def choose(
+    operations: Iterable[str | Operation] = PAPER,
+    limits: Mapping[str, float] | None = None,
+    without: Iterable[str] = (),
+) -> tuple[Operation, ...]:
+    """The operations to draw from, by name or as they are, some limited, some left out.
+
+    Args:
+        operations: Names or operations.
+        limits: The strongest value in real units, by name: `{"Rotate": 10}`.
+        without: Names to leave out.
+    """
+    if isinstance(operations, str):
+        raise TypeError(f"operations must be a list of names, got the one string {operations!r}")
+    chosen = {op.name: op for op in (find(item) if isinstance(item, str) else item for item in operations)}
+    for what, names in (("limit", limits or {}), ("leave out", without)):
+        for name in names:
+            if name not in chosen:
+                raise ValueError(f"cannot {what} {nearest(name, chosen)}")
+    left_out = set(without)
+    kept = tuple(
+        op.limited(limits[name]) if limits and name in limits else op
+        for name, op in chosen.items()
+        if name not in left_out
+    )
+    if not kept:
+        raise ValueError("there is no operation left to draw from; leave fewer out")
+    return kept

@@ -1,0 +1,101 @@
+"""Operations that send each pixel value to another: invert, solarize, posterize, autocontrast, equalize.
+
+On uint8 they equal PIL's `ImageOps` to the last bit. On float they are the same functions of 255 · image. Where a
+function is a staircase in the *image*, its derivative in the image is taken as one, straight through, so
+that operations applied before it still receive a gradient.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from madao.ops.levels import nearest_levels
+
+
+def invert(images: Tensor) -> Tensor:
+    """1 − image, or 255 − image."""
+    return 255 - images if images.dtype == torch.uint8 else 1 - images
+
+
+def solarize(images: Tensor, threshold: Tensor) -> Tensor:
+    """Invert the pixels whose level is at or above `threshold`: `[B]`, in levels, 256 for none and 0 for all."""
+    threshold = threshold.reshape(-1, 1, 1, 1)
+    if images.dtype == torch.uint8:
+        # A level lies at or above t just when it lies at or above ceil(t); above 255 none does. 255 − v is v xor 255.
+        whole = threshold.ceil().clamp(0, 255).to(torch.uint8)
+        flip = (threshold <= 255).to(torch.uint8) * 255
+        return (images >= whole).view(torch.uint8).mul_(flip).bitwise_xor_(images)
+    return torch.where(images * 255 >= threshold, 1 - images, images)
+
+
+def posterize(images: Tensor, bits: Tensor) -> Tensor:
+    """Keep the highest `bits` of the 8 bits of each level: `[B]`, rounded to a whole number in 0..8.
+
+    Derivative in the image: 1 (straight through).
+    """
+    kept = bits.detach().round().clamp(0, 8).reshape(-1, 1, 1, 1)
+    mask = (256 - torch.exp2(8 - kept)).to(torch.uint8)
+    levels = nearest_levels(images) & mask
+    # Eight bits keep a float image as it is, though it may lie between two levels.
+    return levels if images.dtype == torch.uint8 else _through(torch.where(kept == 8, images, levels / 255), images)
+
+
+def autocontrast(images: Tensor) -> Tensor:
+    """Stretch each channel of each image so that its darkest pixel is 0 and its brightest the maximum.
+
+    A channel that spans less than half a level is constant and stays as it is.
+    """
+    low, high = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
+    if images.dtype == torch.uint8:
+        # float64 and truncation, as in PIL, whose table differs from the rounded quotient.
+        scale = 255 / (high.double() - low.double())
+        table = torch.arange(256, device=images.device) * scale - low * scale
+        return _look_up(images, torch.where(high > low, table.nan_to_num(), torch.arange(256.0)))
+    flat = high - low < 0.5 / 255
+    return torch.where(flat, images, (images - low) / torch.where(flat, 1, high - low))
+
+
+def equalize(images: Tensor) -> Tensor:
+    """Flatten the histogram of each channel of each image.
+
+    With h the histogram over 256 levels and s = ⌊(pixels − pixels of the brightest level) / 255⌋, level i
+    becomes ⌊(s / 2 + Σ_{j<i} h_j) / s⌋; where s = 0 the channel stays as it is. Derivative in the image: 1
+    (straight through).
+    """
+    levels = nearest_levels(images)
+    planes = levels.shape[0] * levels.shape[1]
+    first = 256 * torch.arange(planes, dtype=torch.int32, device=images.device)
+    index = levels.flatten(0, 1).flatten(1) + first[:, None]
+    histogram = torch.bincount(index.flatten(), minlength=256 * planes).reshape(*levels.shape[:2], 1, 256)
+    bins = torch.arange(256, device=images.device)
+    brightest = torch.where(histogram > 0, bins, 0).amax(-1, keepdim=True)
+    step = (histogram.sum(-1, keepdim=True) - histogram.gather(-1, brightest)) // 255
+    table = (step // 2 + histogram.cumsum(-1) - histogram) // step.clamp(min=1)
+    equalized = _look_up(levels, torch.where(step > 0, table, bins))
+    if images.dtype == torch.uint8:
+        return equalized
+    return _through(torch.where(step > 0, equalized / 255, images), images)
+
+
+def _look_up(levels: Tensor, table: Tensor) -> Tensor:
+    """Send level v of channel (b, c) to `table[b, c, 0, v]`, truncated and clipped to 0..255."""
+    table = table.clamp(0, 255).to(torch.uint8).flatten(2)
+    return table.gather(2, levels.flatten(2).long()).reshape(levels.shape)
+
+
+class _Through(torch.autograd.Function):
+    """The first argument's value with the second argument's derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, images: Tensor) -> Tensor:
+        return value.to(images.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
+        return None, gradients[0]
+
+
+def _through(value: Tensor, images: Tensor) -> Tensor:
+    through: Tensor = _Through.apply(value, images)
+    return through

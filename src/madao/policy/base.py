@@ -1,0 +1,84 @@
+"""What every policy is: a law to sample draws from, and the one way a draw is applied."""
+
+import abc
+from collections.abc import Callable
+from typing import Any, Self, overload
+
+import torch
+from torch import Tensor, nn
+
+from madao.ops import Operation
+from madao.ops.checks import check_images
+from madao.ops.dispatch import dispatch_unchecked
+from madao.ops.geometric import Fill
+from madao.policy.draw import Draw
+from madao.policy.randomness import OwnRandomness
+
+
+class AugmentationPolicy(OwnRandomness, abc.ABC):
+    """Augments batches of images: `policy(images)` is `policy.apply(images, policy.sample(images))`.
+
+    Images are `[B, C, H, W]`, C of 1 or 3, uint8 or float in [0, 1], on any device; the result has their shape
+    and dtype. Each image has its own operation, magnitude and sign in each stage.
+
+    Draws come from the policy's own random numbers unless a generator is given.
+    """
+
+    def __init__(self, operations: tuple[Operation, ...], stages: int, fill: Fill = 0.0, seed: int = 0) -> None:
+        super().__init__(seed)
+        if isinstance(stages, bool) or not isinstance(stages, int) or stages < 1:
+            raise ValueError(f"stages must be a whole number of at least 1, got {stages!r}")
+        self.operations = operations
+        self.stages = stages
+        self.fill = fill
+
+    @abc.abstractmethod
+    def sample(self, images: Tensor, generator: torch.Generator | None = None) -> Draw:
+        """Draw stages, operations, magnitudes and signs for a batch.
+
+        Args:
+            images: The batch; only its shape and device matter.
+            generator: Where randomness comes from, on the device of `images`. By default the policy's own.
+        """
+
+    @overload
+    def apply(self, images: Tensor, draw: Draw) -> Tensor: ...
+    @overload
+    def apply(self, images: Callable[[nn.Module], None]) -> Self: ...
+    def apply(self, images: Any, draw: Draw | None = None) -> Any:
+        """Augment a batch as a draw says. With a function in place of images this is `nn.Module.apply`.
+
+        A relaxed draw gives the same images bit for bit, with a gradient to the policy in them.
+        """
+        if draw is None and callable(images) and not isinstance(images, Tensor):
+            return super().apply(images)
+        if draw is None:
+            raise TypeError("apply needs a draw: policy.apply(images, policy.sample(images))")
+        check_images(images)
+        if len(draw) != len(images):
+            raise ValueError(f"the draw is for {len(draw)} images, but there are {len(images)}")
+        for stage in range(draw.stages):
+            images = self._apply_stage(images, draw, stage)
+        return images
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Augment a batch by a fresh draw. No gradient reaches the policy: what trains it asks for one."""
+        check_images(images)
+        return self.apply(images, self.sample(images))
+
+    def extra_repr(self) -> str:
+        """Stages and operations, for print."""
+        return f"stages={self.stages}, operations={len(self.operations)}, fill={self.fill}"
+
+    def _apply_stage(self, images: Tensor, draw: Draw, stage: int) -> Tensor:
+        choice, applied = draw.choice[stage], draw.applied[stage]
+        magnitude, sign = draw.magnitude[stage], draw.sign[stage]
+        if draw.gate is None or draw.weight is None or images.dtype == torch.uint8:
+            return dispatch_unchecked(images, self.operations, choice, magnitude, sign, applied, self.fill)
+        # The gate's derivative is operation − image, so the operation is needed for images that skip it too.
+        transformed = dispatch_unchecked(images, self.operations, choice, magnitude, sign, fill=self.fill)
+        result = torch.where(applied.reshape(-1, 1, 1, 1), transformed, images)
+        slope = (transformed - images).detach()
+        gate, weight = (field[stage].to(images.dtype).reshape(-1, 1, 1, 1) for field in (draw.gate, draw.weight))
+        # Exactly zero and exactly one: the gradients come along, the value stays.
+        return (result + (gate - gate.detach()) * slope) * weight

@@ -1,0 +1,181 @@
+"""Policies with nothing to learn, under the learned one's interface: the controls."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from madao.ops import PAPER, Operation, choose
+from madao.ops.geometric import Fill
+from madao.policy import sampling
+from madao.policy.base import AugmentationPolicy
+from madao.policy.draw import Draw
+from madao.policy.spec import Entry, PolicySpec
+
+START = torch.tensor(0.5).sigmoid().item()
+"""Application probability and magnitude a learned policy starts with."""
+
+
+class FrozenPolicy(AugmentationPolicy):
+    """Plays a `PolicySpec`: the law of `Policy` with its numbers fixed.
+
+    Args:
+        spec: The policy.
+        seed: Where the policy's own random numbers start.
+    """
+
+    def __init__(self, spec: PolicySpec, seed: int = 0) -> None:
+        super().__init__(spec.operations, len(spec.stages), spec.fill, seed)
+        self._spec = spec
+        selection, application, magnitude = spec.tensors()
+        self.register_buffer("_log_selection", selection.log(), persistent=False)
+        self.register_buffer("_application", application, persistent=False)
+        self.register_buffer("_magnitude", magnitude, persistent=False)
+
+    def spec(self) -> PolicySpec:
+        """What it plays."""
+        return self._spec
+
+    def sample(self, images: Tensor, generator: torch.Generator | None = None) -> Draw:
+        """Draw for a batch."""
+        generator = self.generator(images.device) if generator is None else generator
+        shape = (self.stages, len(images))
+        noise = sampling.gumbel_noise((*shape, len(self.operations)), generator)
+        choice = sampling.categorical(self.get_buffer("_log_selection").to(images.device).unsqueeze(1), noise)
+        uniform = torch.rand(shape, generator=generator, device=images.device)
+        return Draw(
+            choice=choice,
+            applied=uniform < self.get_buffer("_application").to(images.device).gather(1, choice),
+            magnitude=self.get_buffer("_magnitude").to(images.device).gather(1, choice),
+            sign=sampling.fair_signs(shape, generator),
+        )
+
+
+def _constant(
+    operations: tuple[Operation, ...], stages: int, application: float, magnitude: float, fill: Fill
+) -> PolicySpec:
+    """Every operation equally likely, applied as often, and equally strong."""
+    stage = tuple(Entry.rounded(operation, 1 / len(operations), application, magnitude) for operation in operations)
+    return PolicySpec(operations, (stage,) * stages, fill)
+
+
+class Uniform(FrozenPolicy):
+    """What a learned policy is before it learns, for good: the control that shows what learning adds.
+
+    Args:
+        stages: How many operations in a row.
+        operations: Which operations to choose from.
+        limits: The strongest value of some operations in real units.
+        without: Names of operations to leave out.
+        application: Probability that a drawn operation is applied.
+        magnitude: μ of every operation.
+        fill: The colour geometric operations leave outside the image, in [0, 1].
+        seed: Where the policy's own random numbers start.
+    """
+
+    def __init__(
+        self,
+        stages: int = 2,
+        operations: Iterable[str | Operation] = PAPER,
+        limits: Mapping[str, float] | None = None,
+        without: Iterable[str] = (),
+        application: float = START,
+        magnitude: float = START,
+        fill: Fill = 0.0,
+        seed: int = 0,
+    ) -> None:
+        chosen = choose(operations, limits, without)
+        super().__init__(_constant(chosen, stages, application, magnitude, fill), seed)
+
+
+class RandAugment(FrozenPolicy):
+    """`n` operations in a row, equally likely, always applied, all at magnitude `m` (Cubuk et al., 2020).
+
+    The operations are the paper's fourteen: `Invert` is among them and the identity is not.
+
+    Args:
+        n: How many operations in a row.
+        m: Their magnitude in [0, 1]. Level 9 of RandAugment's 30 is 0.3.
+        operations: Which operations to choose from.
+        fill: The colour geometric operations leave outside the image, in [0, 1].
+        seed: Where the policy's own random numbers start.
+    """
+
+    def __init__(
+        self,
+        n: int = 2,
+        m: float = 0.3,
+        operations: Iterable[str | Operation] = PAPER,
+        fill: Fill = 0.0,
+        seed: int = 0,
+    ) -> None:
+        if not 0 <= m <= 1:
+            raise ValueError(f"m is a magnitude in [0, 1], got {m!r}; level 9 of RandAugment's 30 is m = 9 / 30 = 0.3")
+        super().__init__(_constant(choose(operations), n, 1.0, m, fill), seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class _TrivialSpace:
+    """The ranges of one of TrivialAugment's spaces, in this package's units but for translation."""
+
+    limits: Mapping[str, float]
+    translation: float
+    """In pixels, whatever the size of the image."""
+
+
+_ENHANCED = ("Color", "Contrast", "Brightness", "Sharpness")
+_SPACES = {
+    "wide": _TrivialSpace(
+        {"ShearX": 0.99, "ShearY": 0.99, "Rotate": 135, "Posterize": 2, **dict.fromkeys(_ENHANCED, 1.99)},
+        translation=32,
+    ),
+    "normal": _TrivialSpace({**dict.fromkeys(_ENHANCED, 1.9)}, translation=10),
+}
+
+
+class TrivialAugment(AugmentationPolicy):
+    """One operation an image, equally likely, at a magnitude drawn evenly from 31 levels (Müller & Hutter, 2021).
+
+    The fourteen choices are the paper's operations without `Invert`, and doing nothing, which a draw shows as an
+    operation not applied.
+
+    Args:
+        space: `"wide"` (rotation to 135°, translation to 32 pixels, …) or `"normal"` (30°, 10 pixels, …).
+        fill: The colour geometric operations leave outside the image, in [0, 1].
+        seed: Where the policy's own random numbers start.
+    """
+
+    levels = 31
+
+    def __init__(self, space: str = "wide", fill: Fill = 0.0, seed: int = 0) -> None:
+        if space not in _SPACES:
+            raise ValueError(f"space must be 'wide' or 'normal', got {space!r}")
+        # Whole sides: `sample` scales to pixels once it knows the image.
+        limits = {**_SPACES[space].limits, "TranslateX": 1.0, "TranslateY": 1.0}
+        super().__init__(choose(PAPER, limits, without=["Invert"]), 1, fill, seed)
+        self.space = space
+
+    def sample(self, images: Tensor, generator: torch.Generator | None = None) -> Draw:
+        """Draw for a batch."""
+        device = images.device
+        generator = self.generator(device) if generator is None else generator
+        shape, count = (1, len(images)), len(self.operations)
+        outcome = torch.randint(0, count + 1, shape, generator=generator, device=device)
+        level = torch.randint(0, self.levels, shape, generator=generator, device=device) / (self.levels - 1)
+        choice = outcome.clamp(max=count - 1)
+        return Draw(
+            choice=choice,
+            applied=outcome < count,
+            magnitude=(level * self._scale(images)[choice]).clamp(max=1),
+            sign=sampling.fair_signs(shape, generator),
+        )
+
+    def _scale(self, images: Tensor) -> Tensor:
+        """What magnitude 1 is for each operation: translation's pixels as a part of this image's sides."""
+        pixels = _SPACES[self.space].translation
+        part = {
+            "TranslateX": pixels / max(images.shape[3], 1),
+            "TranslateY": pixels / max(images.shape[2], 1),
+        }
+        return torch.tensor([part.get(operation.name, 1.0) for operation in self.operations], device=images.device)

@@ -1,0 +1,152 @@
+"""The policy of the paper: selection, application and magnitude, all learned."""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from madao.ops import PAPER, Operation, choose
+from madao.ops.geometric import Fill
+from madao.policy import sampling
+from madao.policy.base import AugmentationPolicy
+from madao.policy.draw import Draw
+from madao.policy.spec import Entry, PolicySpec
+
+START_LOGIT = 0.5
+"""Where probability and magnitude logits start: sigmoid(0.5) = 0.62."""
+
+
+class Policy(AugmentationPolicy):
+    """K stages of operations with learned selection, probability and magnitude: 78 parameters at the defaults.
+
+    For each image and each stage, independently: operation i ~ Categorical(π), applied with
+    probability p_i, at magnitude μ_i, with a fair sign. π = softmax(`selection_logits`), p =
+    sigmoid(`application_logits`), μ = sigmoid(`magnitude_logits`). The forward value is always such a hard
+    draw, in training as in use.
+
+    Two ways to a gradient. `sample(relaxed=True)` gives draws that carry the paper's relaxed derivative: Gumbel-softmax
+    through u_i / stop_gradient(u_i), a relaxed Bernoulli, the operation's own derivative in the magnitude.
+    `log_prob(draw)` is what a score-function estimator needs. Neither is used by `policy(images)`, which
+    leaves the policy alone, so that the training loss cannot pull at it.
+
+    Args:
+        stages: How many operations in a row, K.
+        operations: Which operations to choose from, by name or as `madao.ops.Operation`.
+        limits: The strongest value of some operations in real units: `{"Rotate": 10}` for at most 10 degrees.
+        without: Names of operations to leave out: `["Invert"]`.
+        fill: The colour geometric operations leave outside the image, in [0, 1].
+        temperature: τ of the relaxed selection.
+        application_temperature: Temperature of the relaxed Bernoulli.
+        seed: Where the policy's own random numbers start.
+    """
+
+    def __init__(
+        self,
+        stages: int = 2,
+        operations: Iterable[str | Operation] = PAPER,
+        limits: Mapping[str, float] | None = None,
+        without: Iterable[str] = (),
+        fill: Fill = 0.0,
+        temperature: float = 0.05,
+        application_temperature: float = 0.1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(choose(operations, limits, without), stages, fill, seed)
+        for name, value in (
+            ("temperature", temperature),
+            ("application_temperature", application_temperature),
+        ):
+            if not value > 0:
+                raise ValueError(f"{name} must be above 0, got {value!r}")
+        self.temperature = temperature
+        self.application_temperature = application_temperature
+        count = len(self.operations)
+        with_magnitude = [i for i, operation in enumerate(self.operations) if operation.has_magnitude]
+        self.selection_logits = nn.Parameter(torch.zeros(stages, count))
+        self.application_logits = nn.Parameter(torch.full((stages, count), START_LOGIT))
+        self.magnitude_logits = nn.Parameter(torch.full((stages, len(with_magnitude)), START_LOGIT))
+        self.register_buffer("_with_magnitude", torch.tensor(with_magnitude, dtype=torch.int64), persistent=False)
+
+    @property
+    def selection(self) -> Tensor:
+        """π, `[K, n]`: each row sums to 1."""
+        return self.selection_logits.softmax(-1)
+
+    @property
+    def application(self) -> Tensor:
+        """p, `[K, n]`."""
+        return self.application_logits.sigmoid()
+
+    @property
+    def magnitude(self) -> Tensor:
+        """μ, `[K, n]`, zero for operations that have none."""
+        index = self.get_buffer("_with_magnitude").expand(self.stages, -1)
+        return torch.zeros_like(self.application_logits).scatter(1, index, self.magnitude_logits.sigmoid())
+
+    def sample(self, images: Tensor, generator: torch.Generator | None = None, relaxed: bool = False) -> Draw:
+        """Draw for a batch; the same draw with or without gradients.
+
+        Args:
+            images: The batch; only its length and device matter.
+            generator: Where randomness comes from, on the device of `images`. By default the policy's own.
+            relaxed: Whether the draw carries gradients to the policy's parameters.
+        """
+        generator = self.generator(images.device) if generator is None else generator
+        self._check_parameters()
+        with torch.set_grad_enabled(relaxed and torch.is_grad_enabled()):
+            shape, dtype = (self.stages, len(images)), self.selection_logits.dtype
+            noise = sampling.gumbel_noise((*shape, len(self.operations)), generator, dtype)
+            logits = self.selection_logits.unsqueeze(1)
+            choice = sampling.categorical(logits, noise)
+            switch = sampling.logistic_noise(shape, generator, dtype)
+            application = self.application_logits.gather(1, choice)
+            return Draw(
+                choice=choice,
+                applied=sampling.bernoulli(application, switch),
+                magnitude=self.magnitude.gather(1, choice),
+                sign=sampling.fair_signs(shape, generator, dtype),
+                weight=sampling.relaxed_weight(logits, noise, choice, self.temperature) if relaxed else None,
+                gate=sampling.relaxed_gate(application, switch, self.application_temperature) if relaxed else None,
+            )
+
+    def log_prob(self, draw: Draw) -> Tensor:
+        """The log P of each image's discrete choices, `[B]`, differentiable: Σ_k log π_i + log p_i or log(1 − p_i)."""
+        log_selection = self.selection_logits.log_softmax(-1).gather(1, draw.choice)
+        application = self.application_logits.gather(1, draw.choice)
+        log_application = F.logsigmoid(torch.where(draw.applied, application, -application))
+        return (log_selection + log_application).sum(0)
+
+    def spec(self) -> PolicySpec:
+        """The policy as it is now, as plain numbers in real units, for files and people."""
+        columns = (self.selection.tolist(), self.application.tolist(), self.magnitude.tolist())
+        stages = (
+            tuple(Entry.rounded(*row) for row in zip(self.operations, *stage, strict=True))
+            for stage in zip(*columns, strict=True)
+        )
+        return PolicySpec(operations=self.operations, stages=tuple(stages), fill=self.fill)
+
+    @classmethod
+    def from_spec(cls, spec: PolicySpec, seed: int = 0) -> "Policy":
+        """A policy that starts where a spec stands and goes on learning.
+
+        Probabilities of exactly 0 or 1 have no finite logit: they start at 10⁻⁶ from there.
+        """
+        policy = cls(len(spec.stages), spec.operations, fill=spec.fill, seed=seed)
+        selection, application, magnitude = spec.tensors()
+        edge = 1e-6
+        with torch.no_grad():
+            policy.selection_logits.copy_(selection.clamp(min=edge).log())
+            policy.application_logits.copy_(application.logit(eps=edge))
+            policy.magnitude_logits.copy_(magnitude[:, policy.get_buffer("_with_magnitude")].logit(eps=edge))
+        return policy
+
+    def _check_parameters(self) -> None:
+        if self.selection_logits.device.type != "cpu":
+            return
+        for name, parameter in self.named_parameters():
+            if not torch.isfinite(parameter).all():
+                raise ValueError(
+                    f"the policy's {name} are not finite ({parameter.detach().flatten().tolist()[:4]} …): an "
+                    "update went wrong; load the last good state, and lower the policy's learning rate"
+                )

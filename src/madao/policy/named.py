@@ -1,0 +1,32 @@
+"""The policies that have a name, for commands and configuration files."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from madao.ops.checks import nearest
+from madao.policy.autoaugment import PUBLISHED, AutoAugment
+from madao.policy.base import AugmentationPolicy
+from madao.policy.fixed import FrozenPolicy, RandAugment, TrivialAugment, Uniform
+from madao.policy.spec import PolicySpec
+
+NAMED: dict[str, Callable[[int], AugmentationPolicy]] = {
+    "uniform": lambda seed: Uniform(seed=seed),
+    "randaugment": lambda seed: RandAugment(seed=seed),
+    "trivialaugment": lambda seed: TrivialAugment("wide", seed=seed),
+    "trivialaugment-normal": lambda seed: TrivialAugment("normal", seed=seed),
+    **{
+        f"autoaugment-{data}": (lambda seed, data=data: AutoAugment(data, seed=seed))  # type: ignore[misc]
+        for data in PUBLISHED
+    },
+}
+
+
+def load_policy(name_or_path: str, seed: int = 0) -> AugmentationPolicy:
+    """A built-in policy by name, or a learned one from its JSON file."""
+    if name_or_path in NAMED:
+        return NAMED[name_or_path](seed)
+    if Path(name_or_path).is_file():
+        return FrozenPolicy(PolicySpec.load(name_or_path), seed)
+    if name_or_path.endswith(".json") or "/" in name_or_path:
+        raise FileNotFoundError(f"there is no policy file {name_or_path!r}")
+    raise ValueError(f"unknown policy {nearest(name_or_path, NAMED)}; or give the path of a policy.json")

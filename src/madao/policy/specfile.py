@@ -1,0 +1,182 @@
+"""The JSON file of a policy: written to be read by people, read as if it came from a stranger."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from madao.ops import OPERATIONS, Operation, find
+from madao.ops.checks import nearest
+from madao.ops.geometric import Fill
+
+FORMAT = "madao-policy"
+VERSION = 1
+
+Row = tuple[float, float, float | None]
+"""Selection, application and magnitude of one operation in one stage."""
+
+Contents = tuple[tuple[Operation, ...], list[list[Row]], Fill]
+"""Operations, for each stage a row per operation, fill."""
+
+
+class PolicyFileError(ValueError):
+    """A policy file that cannot be used; the message names the field and the remedy."""
+
+
+def write(operations: Sequence[Operation], stages: Sequence[Sequence[Row]], fill: Fill) -> str:
+    """The JSON text, one operation a line."""
+    head = json.dumps({"format": FORMAT, "version": VERSION, "fill": fill}, indent=2)[:-2]
+    declared = _lines({operation.name: _describe(operation) for operation in operations}, 2)
+    texts = (
+        _lines({operation.name: _entry(row) for operation, row in zip(operations, stage, strict=True)}, 4)
+        for stage in stages
+    )
+    joined = ",\n    ".join(texts)
+    return f'{head},\n  "operations": {declared},\n  "stages": [\n    {joined}\n  ]\n}}\n'
+
+
+def read(text: str) -> Contents:
+    """Read JSON text; its numbers are finite, but not yet known to be probabilities. Raises `PolicyFileError`."""
+    try:
+        data = json.loads(text, object_pairs_hook=_no_duplicates)
+    except PolicyFileError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise PolicyFileError(
+            f"not a whole JSON document ({error}): the file is damaged or was cut short; restore it, or write it "
+            "again with policy.spec().save(path)"
+        ) from None
+    return _read(data)
+
+
+def _describe(operation: Operation) -> dict[str, Any]:
+    if operation.range is None:
+        return {}
+    return {"range": list(operation.range), "signed": operation.signed, "unit": operation.unit}
+
+
+def _entry(row: Row) -> dict[str, float]:
+    names = ("selection", "application", "magnitude")
+    return {name: value for name, value in zip(names, row, strict=True) if value is not None}
+
+
+def _lines(members: dict[str, Any], indent: int) -> str:
+    """A JSON object with one member a line."""
+    inner = ",\n".join(f"{' ' * (indent + 2)}{json.dumps(name)}: {json.dumps(v)}" for name, v in members.items())
+    return f"{{\n{inner}\n{' ' * indent}}}"
+
+
+# Each function below gets a place's name, for its messages, and a value of unknown type.
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise PolicyFileError(f"{twice}: is there twice in one object; delete one of the two")
+    return members
+
+
+def _read(data: Any) -> Contents:
+    _check_members("the file", data, required=("format", "version"), optional=None)
+    if data["format"] != FORMAT:
+        raise PolicyFileError(f"format: expected {FORMAT!r}, got {data['format']!r}; give a policy.json of madao's")
+    version = data["version"]
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise PolicyFileError(f"version: expected a whole number from 1 to {VERSION}, got {version!r}")
+    if version > VERSION:
+        raise PolicyFileError(
+            f"version: the file has version {version} and this madao reads up to {VERSION}; upgrade madao, or save the "
+            "policy again with this one"
+        )
+    _check_members("the file", data, required=("format", "version", "fill", "operations", "stages"))
+    declared, stages = data["operations"], data["stages"]
+    _check_members("operations", declared, optional=None)
+    operations = tuple(_read_operation(name, description) for name, description in declared.items())
+    if not isinstance(stages, list):
+        raise PolicyFileError(f"stages: expected a list of objects, got {_kind(stages)}")
+    return (
+        operations,
+        [_read_stage(f"stages[{number}]", operations, stage) for number, stage in enumerate(stages)],
+        _read_fill(data["fill"]),
+    )
+
+
+def _read_operation(name: str, description: Any) -> Operation:
+    where = f"operations.{name}"
+    if name not in OPERATIONS:
+        raise PolicyFileError(
+            f"{where}: unknown operation {nearest(name, OPERATIONS)}; an operation of your own has to be registered "
+            "with madao.ops.register before the file is read"
+        )
+    known = find(name)
+    if known.range is None:
+        _check_members(where, description)
+        return known
+    _check_members(where, description, required=("range", "signed", "unit"))
+    if description["signed"] is not known.signed:
+        raise PolicyFileError(f"{where}.signed: expected {json.dumps(known.signed)}, got {description['signed']!r}")
+    span = description["range"]
+    if not isinstance(span, list) or len(span) != 2:
+        raise PolicyFileError(f"{where}.range: expected two numbers, got {span!r}")
+    neutral, strongest = (_read_number(f"{where}.range", bound) for bound in span)
+    if neutral != known.range[0]:
+        raise PolicyFileError(
+            f"{where}.range: {name} changes nothing at {known.range[0]:g}, so its range must start there, got {span!r}"
+        )
+    try:
+        return known.limited(strongest)
+    except ValueError as error:
+        raise PolicyFileError(f"{where}.range: {error}") from None
+
+
+def _read_stage(where: str, operations: tuple[Operation, ...], stage: Any) -> list[Row]:
+    _check_members(where, stage, required=tuple(operation.name for operation in operations))
+    rows: list[Row] = []
+    for operation in operations:
+        place, entry = f"{where}.{operation.name}", stage[operation.name]
+        fields = ("selection", "application", *(("magnitude",) if operation.has_magnitude else ()))
+        _check_members(place, entry, required=fields)
+        numbers = [_read_number(f"{place}.{field}", entry[field]) for field in fields]
+        rows.append((numbers[0], numbers[1], numbers[2] if operation.has_magnitude else None))
+    return rows
+
+
+def _read_fill(fill: Any) -> Fill:
+    if isinstance(fill, list):
+        return tuple(_read_number("fill", value) for value in fill)
+    return _read_number("fill", fill)
+
+
+def _read_number(where: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise PolicyFileError(f"{where}: expected a number, got {_kind(value)}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise PolicyFileError(f"{where}: expected a finite number, got {number}")
+    return number
+
+
+def _check_members(
+    where: str, value: Any, required: tuple[str, ...] = (), optional: tuple[str, ...] | None = ()
+) -> None:
+    """Raise unless `value` is an object with the required members and, unless `optional` is None, no others."""
+    if not isinstance(value, dict):
+        raise PolicyFileError(f"{where}: expected an object, got {_kind(value)}")
+    for name in required:
+        if name not in value:
+            raise PolicyFileError(f"{where}: the field {name!r} is missing; restore it or write the file again")
+    if optional is not None:
+        for name in value:
+            if name not in required and name not in optional:
+                expected = nearest(name, required) if required else f"{name!r}; none belongs here"
+                raise PolicyFileError(f"{where}: unknown field {expected}")
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: f"the text {value!r}", bool: json.dumps(value)}
+    return names.get(type(value), repr(value)) if value is not None else "null"

@@ -1,0 +1,153 @@
+"""Standard augmentation, batched on the device: crop, flip, normalise, Cutout, with a policy in their midst."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Self, overload
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from madao.ops.checks import check_images
+from madao.policy.base import AugmentationPolicy
+from madao.policy.draw import Draw
+from madao.policy.randomness import OwnRandomness
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StandardDraw:
+    """What standard augmentation sampled for a batch, so that it can be replayed. Fields are `[B]`.
+
+    Attributes:
+        top: First row of the crop, in the padded image.
+        left: First column of the crop, in the padded image.
+        flipped: Whether the image is mirrored, bool.
+        hole_y: Row of the hole's centre.
+        hole_x: Column of the hole's centre.
+        inner: The draw of the policy in the midst, if there is one.
+    """
+
+    top: Tensor
+    left: Tensor
+    flipped: Tensor
+    hole_y: Tensor
+    hole_x: Tensor
+    inner: Draw | None = None
+
+
+class Standard(OwnRandomness):
+    """Crop and flip, then a policy, then normalise, then Cutout: the order of the paper.
+
+    `standard(images)` is `standard.apply(images, standard.sample(images))`. Images are `[B, C, H, W]`, uint8 or float
+    in [0, 1]; the result is floating point. Each image has its own crop, flip and hole.
+
+    Args:
+        padding: Zeros put around the image, of which a crop of the image's own size is taken.
+        flip: Whether half of the images are mirrored. Not for digits or text.
+        cutout: Side of the square hole, cut off at the image's edge; 0 for none. The hole is zero after
+            normalising: the mean image.
+        mean: Per channel, of images in [0, 1]. None, with `std` None: values stay in [0, 1].
+        std: Per channel, of images in [0, 1].
+        policy: What stands between flip and normalise, if anything.
+        seed: Where its own random numbers start.
+    """
+
+    def __init__(
+        self,
+        padding: int = 4,
+        flip: bool = True,
+        cutout: int = 16,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        policy: AugmentationPolicy | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(seed)
+        for name, value in (("padding", padding), ("cutout", cutout)):
+            if value < 0:
+                raise ValueError(f"{name} must be at least 0, got {value}")
+        if (mean is None) != (std is None) or (mean and std and (len(mean) != len(std) or min(std) <= 0)):
+            raise ValueError(f"mean and std go together, one each per channel, std above 0; got {mean!r} and {std!r}")
+        self.padding, self.flip, self.cutout = padding, flip, cutout
+        self.mean, self.std = mean, std
+        self.policy = policy
+
+    def sample(self, images: Tensor, generator: torch.Generator | None = None) -> StandardDraw:
+        """Draw for a batch, the policy's part included."""
+        inner = None if self.policy is None else self.policy.sample(images, generator)
+        generator = self.generator(images.device) if generator is None else generator
+
+        def whole_numbers(count: int) -> Tensor:
+            return torch.randint(0, max(count, 1), images.shape[:1], generator=generator, device=images.device)
+
+        return StandardDraw(
+            top=whole_numbers(2 * self.padding + 1),
+            left=whole_numbers(2 * self.padding + 1),
+            flipped=whole_numbers(2).bool() if self.flip else torch.zeros_like(whole_numbers(1)).bool(),
+            hole_y=whole_numbers(images.shape[2]),
+            hole_x=whole_numbers(images.shape[3]),
+            inner=inner,
+        )
+
+    @overload
+    def apply(self, images: Tensor, draw: StandardDraw) -> Tensor: ...
+    @overload
+    def apply(self, images: Callable[[nn.Module], None]) -> Self: ...
+    def apply(self, images: Any, draw: StandardDraw | None = None) -> Any:
+        """Augment a batch as a draw says. With a function in place of images this is `nn.Module.apply`."""
+        if draw is None and callable(images) and not isinstance(images, Tensor):
+            return super().apply(images)
+        if draw is None:
+            raise TypeError("apply needs a draw: standard.apply(images, standard.sample(images))")
+        check_images(images)
+        images = crop(images, draw.top, draw.left, draw.flipped, self.padding)
+        if self.policy is not None and draw.inner is not None:
+            images = self.policy.apply(images, draw.inner)
+        return cut_out(self.normalise(images), draw.hole_y, draw.hole_x, self.cutout)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Augment a batch by a fresh draw."""
+        check_images(images)
+        return self.apply(images, self.sample(images))
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """What remains for images that are not augmented: validation and test."""
+        return normalise(images, self.mean, self.std)
+
+    def extra_repr(self) -> str:
+        """The settings, for print."""
+        return f"padding={self.padding}, flip={self.flip}, cutout={self.cutout}, mean={self.mean}, std={self.std}"
+
+
+def crop(images: Tensor, top: Tensor, left: Tensor, flipped: Tensor, padding: int) -> Tensor:
+    """Pad with zeros, cut out the image's own size at (top, left), mirror where `flipped`. One gather."""
+    count, channels, height, width = images.shape
+    device = images.device
+    column = torch.arange(width, device=device).expand(count, width)
+    column = left[:, None] + torch.where(flipped[:, None], width - 1 - column, column)
+    row = top[:, None] + torch.arange(height, device=device)
+    image = torch.arange(count, device=device).reshape(-1, 1, 1, 1)
+    channel = torch.arange(channels, device=device).reshape(1, -1, 1, 1)
+    return F.pad(images, [padding] * 4)[image, channel, row[:, None, :, None], column[:, None, None, :]]
+
+
+def normalise(images: Tensor, mean: Sequence[float] | None = None, std: Sequence[float] | None = None) -> Tensor:
+    """(image − mean) / std per channel, of the image in [0, 1]; without them, the image in [0, 1]."""
+    values = images / 255 if images.dtype == torch.uint8 else images
+    if mean is None or std is None:
+        return values
+    if len(mean) != images.shape[1]:
+        raise ValueError(f"mean and std have {len(mean)} channels, the images {images.shape[1]}")
+    centre, spread = (values.new_tensor(channel).reshape(-1, 1, 1) for channel in (mean, std))
+    return (values - centre) / spread
+
+
+def cut_out(images: Tensor, y: Tensor, x: Tensor, size: int) -> Tensor:
+    """Set a square of side `size` about row y, column x to zero (DeVries & Taylor, 2017)."""
+
+    def inside(centre: Tensor, length: int) -> Tensor:
+        offset = torch.arange(length, device=images.device) - centre[:, None] + size // 2
+        return (offset >= 0) & (offset < size)
+
+    hole = inside(y, images.shape[2])[:, None, :, None] & inside(x, images.shape[3])[:, None, None, :]
+    return images.masked_fill(hole, 0)

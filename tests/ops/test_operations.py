@@ -1,0 +1,183 @@
+"""What holds for every operation, whatever it does."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from madao.ops import OPERATIONS, PAPER, Operation
+
+ALL = [OPERATIONS[name] for name in PAPER]
+WITH_MAGNITUDE = [operation for operation in ALL if operation.has_magnitude]
+SIGNED = [operation for operation in ALL if operation.signed]
+
+
+def by_name(operation: Operation) -> str:
+    return operation.name
+
+
+def batch(dtype: torch.dtype, *shape: int, seed: int = 0) -> Tensor:
+    levels = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+    return levels if dtype == torch.uint8 else levels.to(dtype) / 255
+
+
+def strengths(count: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    magnitude = torch.linspace(0.13, 0.97, count, dtype=dtype)
+    return magnitude, torch.tensor([1.0, -1.0], dtype=dtype).repeat(count)[:count]
+
+
+def test_the_table_is_the_papers() -> None:
+    expected = (
+        *("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Invert", "AutoContrast", "Equalize"),
+        *("Solarize", "Color", "Posterize", "Contrast", "Brightness", "Sharpness"),
+    )
+    assert expected == PAPER
+    ranges = {operation.name: operation.range for operation in ALL}
+    assert ranges["ShearX"] == ranges["ShearY"] == (0, 0.3)
+    assert ranges["TranslateX"] == ranges["TranslateY"] == (0, 0.45)
+    assert ranges["Rotate"] == (0, 30)
+    assert ranges["Solarize"] == (256, 0)
+    assert ranges["Posterize"] == (8, 4)
+    assert ranges["Color"] == ranges["Contrast"] == ranges["Brightness"] == ranges["Sharpness"] == (1, 2)
+    assert [op.name for op in ALL if not op.has_magnitude] == ["Invert", "AutoContrast", "Equalize"]
+    assert [op.name for op in ALL if op.derivative == "exact"] == [op.name for op in SIGNED]
+    assert len(SIGNED) == 9
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
+@pytest.mark.parametrize("operation", WITH_MAGNITUDE, ids=by_name)
+def test_magnitude_zero_is_the_identity(operation: Operation, dtype: torch.dtype, crops: Tensor) -> None:
+    for images in (crops, crops[:, :1], batch(torch.uint8, 3, 3, 7, 5)):
+        images = images if dtype == torch.uint8 else images.to(dtype) / 255
+        for sign in (1.0, -1.0):
+            result = operation(images, torch.zeros(len(images)), torch.full((len(images),), sign))
+            # Sampling works in coordinates: float32 keeps places to 1e-6 of the side, hence not bit for bit.
+            tolerance = {torch.uint8: 0, torch.float32: 2e-5 * operation.geometric, torch.float64: 1e-13}[dtype]
+            torch.testing.assert_close(result, images, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("operation", ALL, ids=by_name)
+def test_full_magnitude_changes_the_image(operation: Operation, crops: Tensor) -> None:
+    """Catches an operation that does nothing, as the authors' posterize did."""
+    for images in (crops, crops / 255):
+        result = operation(images, torch.ones(len(images)), torch.ones(len(images)))
+        changed = (result != images).flatten(1).any(1)
+        # A crop that spans all levels already is its own autocontrast.
+        assert changed.all() if operation.name != "AutoContrast" else changed.any()
+
+
+@pytest.mark.parametrize("first", range(len(ALL)))
+def test_no_two_operations_are_the_same(first: int, crops: Tensor) -> None:
+    """Catches a TranslateY in TranslateX's place."""
+    magnitude, sign = torch.full((len(crops),), 0.7), torch.ones(len(crops))
+    result = ALL[first](crops, magnitude, sign)
+    for other in ALL[first + 1 :]:
+        assert not torch.equal(result, other(crops, magnitude, sign)), other.name
+
+
+def test_directions() -> None:
+    """One bright pixel shows where each geometric operation takes it."""
+    image = torch.zeros(1, 1, 9, 9)
+    image[0, 0, 4, 4] = 1
+
+    def place(name: str, value: float) -> tuple[int, int]:
+        moved = OPERATIONS[name].function(image, torch.tensor([value]))
+        y, x = divmod(int(moved.argmax()), 9)
+        return y - 4, x - 4
+
+    assert place("TranslateX", 2 / 9) == (0, -2)  # reads from further right, so the content moves left
+    assert place("TranslateY", 2 / 9) == (-2, 0)
+    assert place("ShearX", 2 / 4.5) == (0, -2)
+    assert place("ShearY", 2 / 4.5) == (-2, 0)
+    image.zero_()[0, 0, 4, 8] = 1
+    assert place("Rotate", 90.0) == (-4, 0)  # counter-clockwise: right goes up
+
+
+@pytest.mark.parametrize("operation", SIGNED, ids=by_name)
+def test_both_signs_act_and_differ(operation: Operation, crops: Tensor) -> None:
+    magnitude, ones = torch.full((len(crops),), 0.5), torch.ones(len(crops))
+    forward, backward = operation(crops, magnitude, ones), operation(crops, magnitude, -ones)
+    assert not torch.equal(forward, backward)
+    assert not torch.equal(backward, crops)
+    plus, minus = operation.value(magnitude[:1], ones[:1]), operation.value(magnitude[:1], -ones[:1])
+    assert operation.range is not None
+    neutral, strongest = operation.range
+    torch.testing.assert_close(plus - neutral, neutral - minus)
+    torch.testing.assert_close(plus, torch.tensor([(neutral + strongest) / 2]))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    "shape", [(0, 3, 8, 8), (1, 3, 8, 8), (2, 1, 1, 1), (2, 3, 1, 1), (3, 1, 5, 11), (4, 3, 12, 3)]
+)
+@pytest.mark.parametrize("operation", ALL, ids=by_name)
+def test_shape_dtype_range_and_no_write(operation: Operation, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    images = batch(dtype, *shape)
+    magnitude, sign = strengths(shape[0])
+    before = images.clone(), magnitude.clone(), sign.clone()
+    result = operation(images, magnitude, sign)
+    assert result.shape == images.shape
+    assert result.dtype == dtype
+    assert shape[0] == 0 or result.data_ptr() != images.data_ptr()
+    for now, then in zip((images, magnitude, sign), before, strict=True):
+        assert torch.equal(now, then)
+    if dtype != torch.uint8 and shape[0]:
+        assert result.min() >= -1e-6
+        assert result.max() <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("operation", ALL, ids=by_name)
+def test_batched_equals_one_by_one(operation: Operation, dtype: torch.dtype) -> None:
+    images = batch(dtype, 6, 3, 17, 23)
+    magnitude, sign = strengths(6)
+    together = operation(images, magnitude, sign)
+    apart = torch.cat([operation(images[i : i + 1], magnitude[i : i + 1], sign[i : i + 1]) for i in range(6)])
+    torch.testing.assert_close(together, apart, rtol=0, atol=0 if dtype == torch.uint8 else 1e-6)
+
+
+@pytest.mark.parametrize("operation", ALL, ids=by_name)
+def test_memory_layout_does_not_matter(operation: Operation) -> None:
+    images = batch(torch.uint8, 4, 3, 8, 9)
+    magnitude, sign = strengths(4)
+    expected = operation(images, magnitude, sign)
+    for strided in (images.contiguous(memory_format=torch.channels_last), images.flip(3).contiguous().flip(3)):
+        assert torch.equal(operation(strided, magnitude, sign), expected)
+
+
+def test_a_nearly_constant_float_image_is_not_stretched_to_noise() -> None:
+    image = torch.full((1, 3, 8, 8), 0.5) + 1e-6 * torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(OPERATIONS["AutoContrast"](image, torch.ones(1), torch.ones(1)), image)
+
+
+BAD_IMAGES: list[tuple[object, type[Exception], str]] = [
+    (torch.rand(3, 8, 8), ValueError, r"4 dimensions \[B, C, H, W\], got shape \[3, 8, 8\]; add a batch dimension"),
+    (torch.rand(2, 2, 3, 8, 8), ValueError, r"got shape \[2, 2, 3, 8, 8\]"),
+    (torch.zeros(2, 3, 8, 8, dtype=torch.int64), TypeError, "uint8 in 0..255 or floating point.*got torch.int64"),
+    (torch.zeros(2, 3, 8, 8, dtype=torch.bool), TypeError, "got torch.bool"),
+    (torch.rand(2, 4, 8, 8), ValueError, "1 or 3 channels, got 4"),
+    (torch.rand(2, 8, 8, 3), ValueError, r"layout is \[B, C, H, W\]"),
+    (torch.rand(2, 3, 8, 8) * 255, ValueError, r"lie in \[0, 1\], got values from .* divide 0..255 images by 255"),
+    (torch.rand(2, 3, 8, 8) - 0.5, ValueError, "augment before normalising"),
+    (torch.full((2, 3, 8, 8), torch.nan), ValueError, "got values from nan"),
+    ([[1.0]], TypeError, "must be a torch.Tensor, got list"),
+]
+
+
+@pytest.mark.parametrize(("images", "error", "message"), BAD_IMAGES)
+def test_bad_images(images: Tensor, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        OPERATIONS["Rotate"](images, torch.zeros(2), torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("magnitude", "error", "message"),
+    [
+        (torch.tensor([0.1, torch.nan]), ValueError, r"magnitude must be finite, got \[0.1"),
+        (torch.tensor([0.1]), ValueError, r"one value per image, shape \[2\], got shape \[1\]"),
+        (torch.tensor([1, 0]), TypeError, "magnitude must be floating point, got torch.int64"),
+        (0.5, TypeError, "got float"),
+    ],
+)
+def test_bad_magnitudes(magnitude: Tensor, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        OPERATIONS["Rotate"](torch.rand(2, 3, 8, 8), magnitude, torch.ones(2))

@@ -1,0 +1,121 @@
+"""Choosing, limiting and registering operations."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from madao.ops import OPERATIONS, PAPER, Operation, choose, find, register
+from madao.policy import Policy, PolicySpec
+
+
+def gamma(images: Tensor, exponent: Tensor) -> Tensor:
+    values = images / 255 if images.dtype == torch.uint8 else images
+    result = values.clamp(min=1e-6) ** exponent.reshape(-1, 1, 1, 1)
+    return (result * 255).round().to(torch.uint8) if images.dtype == torch.uint8 else result
+
+
+GAMMA = Operation("Gamma", gamma, range=(1.0, 3.0), derivative="exact", unit="exponent")
+
+
+@pytest.fixture
+def registered() -> Iterator[Operation]:
+    yield register(GAMMA)
+    del OPERATIONS["Gamma"]
+
+
+def test_a_registered_operation_is_one_like_the_others(registered: Operation) -> None:
+    policy = Policy(operations=[*PAPER, "Gamma"])
+    assert sum(p.numel() for p in policy.parameters()) == 2 * (15 + 15 + 12)
+    images = torch.rand(64, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    policy.apply(images, policy.sample(images, relaxed=True)).sum().backward()
+    assert policy.magnitude_logits.grad is not None
+    assert (policy.magnitude_logits.grad[:, -1] != 0).all()
+    assert PolicySpec.loads(policy.spec().dumps()) == policy.spec()
+    assert Policy().operations == choose()  # the default stays the paper's
+
+
+def test_a_registered_staircase_gets_the_documented_surrogate(crops: Tensor) -> None:
+    threshold = Operation(
+        "Threshold",
+        lambda images, t: (images > t.reshape(-1, 1, 1, 1)).to(images.dtype),
+        range=(0.0, 1.0),
+        derivative="straight-through",
+    )
+    images = crops[:2] / 255
+    magnitude = torch.tensor([0.4, 0.5], requires_grad=True)
+    (gradient,) = torch.autograd.grad(threshold(images, magnitude, torch.ones(2)).sum(), magnitude)
+    between = [((images[b] > m - 1 / 8) & (images[b] <= m + 1 / 8)).sum() for b, m in enumerate((0.4, 0.5))]
+    torch.testing.assert_close(gradient, torch.tensor([-4.0 * float(count) for count in between]))
+
+
+def test_registering_twice(registered: Operation) -> None:
+    assert register(GAMMA) is GAMMA
+    with pytest.raises(ValueError, match="'Gamma' is registered already; give yours another name"):
+        register(Operation("Gamma", gamma, range=(1.0, 4.0), derivative="exact"))
+    with pytest.raises(ValueError, match="'Rotate' is registered already"):
+        register(Operation("Rotate", gamma, range=(1.0, 4.0)))
+
+
+def test_limits_are_in_real_units(crops: Tensor) -> None:
+    (rotate,) = choose(["Rotate"], limits={"Rotate": 10})
+    one = torch.ones(1)
+    assert rotate.value(one, one).item() == 10
+    assert torch.equal(rotate(crops[:1], one, one), OPERATIONS["Rotate"](crops[:1], one / 3, one))
+    assert OPERATIONS["Rotate"].range == (0, 30)
+    solarize, color = choose(["Solarize", "Color"], limits={"Solarize": 128, "Color": 1.5})
+    assert solarize.value(one, one).item() == 128
+    assert [color.value(one, sign).item() for sign in (one, -one)] == [1.5, 0.5]
+
+
+def test_leaving_out() -> None:
+    names = [operation.name for operation in choose(without=["Invert", "Solarize"])]
+    assert names == [name for name in PAPER if name not in ("Invert", "Solarize")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"operations": ["Rotat"]}, "unknown operation 'Rotat'; did you mean 'Rotate'?"),
+        ({"operations": ["rotate"]}, "did you mean 'Rotate'?"),
+        ({"limits": {"Rotato": 3}}, "cannot limit 'Rotato'; did you mean 'Rotate'?"),
+        ({"without": ["Inverse"]}, "cannot leave out 'Inverse'; did you mean 'Invert'?"),
+        ({"limits": {"Invert": 3}}, "Invert has no magnitude"),
+        ({"limits": {"Rotate": -10}}, "Rotate: the limit must lie above 0.*got -10"),
+        ({"limits": {"Solarize": 300}}, "Solarize: the limit must lie below 256.*got 300"),
+        ({"limits": {"Rotate": float("nan")}}, "got nan"),
+        ({"without": PAPER}, "no operation left"),
+    ],
+)
+def test_bad_choices(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        choose(**arguments)  # type: ignore[arg-type]
+
+
+def test_a_string_is_not_a_list_of_names() -> None:
+    with pytest.raises(TypeError, match="got the one string 'Rotate'"):
+        choose("Rotate")
+    with pytest.raises(ValueError, match="unknown operation 'Twirl'; known are ShearX"):
+        find("Twirl")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": ""}, "name must be a string that is not empty"),
+        ({"derivative": "approximate"}, "derivative must be 'exact', 'straight-through' or 'none', got 'approximate'"),
+        ({"range": (1.0, 1.0)}, "range must be two different finite numbers"),
+        ({"range": (0.0, float("inf"))}, "range must be two different finite numbers"),
+        ({"range": None, "signed": True}, "without a range there is no magnitude"),
+    ],
+)
+def test_bad_operations(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Operation(**({"name": "X", "function": gamma, "range": (0.0, 1.0)} | fields))  # type: ignore[arg-type]
+
+
+def test_an_operation_with_a_range_and_no_derivative_gives_none() -> None:
+    frozen = Operation("Frozen", gamma, range=(1.0, 3.0))
+    magnitude = torch.tensor([0.5], requires_grad=True)
+    assert not frozen(torch.rand(1, 3, 4, 4), magnitude, torch.ones(1)).requires_grad

@@ -1,0 +1,259 @@
+"""The learned policy: its law, its gradients, its start."""
+
+import copy
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from madao.ops import OPERATIONS, PAPER
+from madao.policy import Draw, FrozenPolicy, Policy, sampling
+
+
+def uneven(stages: int = 2, seed: int = 3) -> Policy:
+    """A policy whose parameters are all different."""
+    policy = Policy(stages)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return policy
+
+
+def test_start_is_the_papers() -> None:
+    policy = Policy()
+    assert sum(parameter.numel() for parameter in policy.parameters()) == 78
+    torch.testing.assert_close(policy.selection, torch.full((2, 14), 1 / 14))
+    torch.testing.assert_close(policy.application, torch.full((2, 14), 0.6225), rtol=0, atol=1e-4)
+    has = torch.tensor([OPERATIONS[name].has_magnitude for name in PAPER])
+    torch.testing.assert_close(policy.magnitude, torch.where(has, 0.6225, 0.0).expand(2, 14), rtol=0, atol=1e-4)
+
+
+def law(policy: Policy) -> tuple[Tensor, Tensor, Tensor]:
+    return policy.selection.detach(), policy.application.detach(), policy.magnitude.detach()
+
+
+@pytest.mark.parametrize("relaxed", [False, True])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_frequencies_match_the_law(frozen: bool, relaxed: bool) -> None:
+    """Chi-square over 10⁵ draws: selection, application given the operation, sign; stages independent."""
+    policy = uneven()
+    selection, application, magnitude = law(policy)
+    images = torch.empty(100_000, 3, 1, 1)
+    if frozen and relaxed:
+        pytest.skip("a frozen policy has nothing to relax")
+    draw = FrozenPolicy(policy.spec(), seed=5).sample(images) if frozen else policy.sample(images, relaxed=relaxed)
+    for stage in range(2):
+        choice, applied = draw.choice[stage], draw.applied[stage]
+        counts = torch.bincount(choice, minlength=14).double()
+        expected = selection[stage].double() / selection[stage].double().sum() * len(choice)
+        assert stats.chisquare(counts, expected).pvalue > 1e-3
+        hits = torch.bincount(choice[applied], minlength=14).double()
+        variance = counts * application[stage] * (1 - application[stage])
+        statistic = ((hits - counts * application[stage]).square() / variance).sum()
+        assert stats.chi2.sf(float(statistic), df=14) > 1e-3
+        ups = int((draw.sign[stage] > 0).sum())
+        assert stats.binomtest(ups, len(choice)).pvalue > 1e-3
+        assert set(draw.sign[stage].unique().tolist()) == {-1.0, 1.0}
+        torch.testing.assert_close(draw.magnitude[stage], magnitude[stage][choice], rtol=1e-4, atol=1e-5)
+    joint = torch.bincount(draw.choice[0] * 14 + draw.choice[1], minlength=196).reshape(14, 14)
+    assert stats.chi2_contingency(joint).pvalue > 1e-3
+
+
+def test_relaxed_and_hard_draws_are_the_same_draw() -> None:
+    policy, images = uneven(), torch.rand(64, 3, 5, 5, generator=torch.Generator().manual_seed(0))
+    hard = policy.sample(images, torch.Generator().manual_seed(1))
+    relaxed = policy.sample(images, torch.Generator().manual_seed(1), relaxed=True)
+    for name in ("choice", "applied", "magnitude", "sign"):
+        assert torch.equal(getattr(hard, name), getattr(relaxed, name))
+    assert relaxed.weight is not None
+    assert relaxed.gate is not None
+    assert (relaxed.weight == 1).all()
+    assert torch.equal(relaxed.gate == 1, relaxed.applied)
+    assert torch.equal(policy.apply(images, hard), policy.apply(images, relaxed))
+
+
+def test_a_replayed_draw_gives_identical_images(crops: Tensor) -> None:
+    policy = uneven()
+    for images in (crops, crops / 255):
+        draw = policy.sample(images)
+        first = policy.apply(images, draw)
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                parameter.add_(1.0)
+        assert torch.equal(policy.apply(images, draw), first)
+        assert torch.equal(policy.apply(images, draw.detach()), first)
+        assert torch.equal(policy.apply(images[3:9], draw[3:9]), policy.apply(images, draw)[3:9])
+        assert not torch.equal(policy(images), first)
+
+
+def test_every_parameter_receives_a_gradient() -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(2048, 3, 18, 18, generator=generator)  # Equalize leaves fewer than 256 pixels alone
+    policy = Policy()
+    result = policy.apply(images, policy.sample(images, generator, relaxed=True))
+    (result * torch.randn(result.shape, generator=generator)).sum().backward()
+    gradients = {name: parameter.grad for name, parameter in policy.named_parameters()}
+    assert sum(gradient.numel() for gradient in gradients.values() if gradient is not None) == 78
+    for gradient in gradients.values():
+        assert gradient is not None
+        assert torch.isfinite(gradient).all()
+        assert (gradient != 0).all()
+
+
+def test_the_training_loss_does_not_reach_the_policy() -> None:
+    """`policy(images)` in a training loop must not leave the training loss's gradient in the policy."""
+    policy = Policy()
+    assert not policy(torch.rand(8, 3, 5, 5)).requires_grad
+
+
+def test_relaxed_gradients_equal_the_closed_form() -> None:
+    """Equations 10 to 12 on one stage of three operations, in float64, term by term.
+
+    With u = softmax((l + γ) / τ), i = argmax u and cotangent c_b: in the selection logit j,
+    Σ_b (1[i_b = j] − u_bj) / τ · ⟨c_b, result_b⟩. With s = sigmoid((a_i + λ) / t): in the application logit j,
+    Σ_{b: i_b = j} s (1 − s) / t · ⟨c_b, O_j(x_b) − x_b⟩.
+    """
+    policy = Policy(stages=1, operations=["Brightness", "Invert", "Rotate"], temperature=0.4).double()
+    with torch.no_grad():
+        policy.selection_logits.copy_(torch.tensor([[0.3, -0.2, 0.5]]))
+        policy.application_logits.copy_(torch.tensor([[0.1, 0.7, -0.4]]))
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(12, 3, 4, 5, generator=generator, dtype=torch.float64)
+    cotangent = torch.randn(images.shape, generator=generator, dtype=torch.float64)
+
+    draw = policy.sample(images, torch.Generator().manual_seed(7), relaxed=True)
+    result = policy.apply(images, draw)
+    (result * cotangent).sum().backward()
+
+    again = torch.Generator().manual_seed(7)
+    gumbel = sampling.gumbel_noise((1, 12, 3), again, torch.float64)[0]
+    logistic = sampling.logistic_noise((1, 12), again, torch.float64)[0]
+    selection = torch.zeros(3, dtype=torch.float64)
+    application = torch.zeros(3, dtype=torch.float64)
+    logits, switches = policy.selection_logits[0].detach(), policy.application_logits[0].detach()
+    for b in range(12):
+        u = ((logits + gumbel[b]) / 0.4).softmax(0)
+        i = int(u.argmax())
+        assert i == draw.choice[0, b]
+        one = slice(b, b + 1)
+        changed = policy.operations[i](images[one], draw.magnitude[0, one].detach(), draw.sign[0, one])
+        assert bool(draw.applied[0, b]) == bool(switches[i] + logistic[b] > 0)
+        value = changed if draw.applied[0, b] else images[one]
+        selection += (torch.eye(3)[i] - u) / 0.4 * (cotangent[one] * value).sum()
+        s = ((switches[i] + logistic[b]) / 0.1).sigmoid()
+        application[i] += s * (1 - s) / 0.1 * (cotangent[one] * (changed - images[one])).sum()
+    assert policy.selection_logits.grad is not None
+    assert policy.application_logits.grad is not None
+    torch.testing.assert_close(policy.selection_logits.grad[0], selection)
+    torch.testing.assert_close(policy.application_logits.grad[0], application)
+
+
+def test_magnitude_gradient_equals_central_differences_through_both_stages() -> None:
+    policy = Policy(operations=["Rotate", "Brightness", "ShearX", "Sharpness", "Color"]).double()
+    generator = torch.Generator().manual_seed(0)
+    images = 0.2 + 0.6 * torch.rand(10, 3, 6, 7, generator=generator, dtype=torch.float64)
+    cotangent = torch.randn(images.shape, generator=generator, dtype=torch.float64)
+
+    def objective() -> Tensor:
+        draw = policy.sample(images, torch.Generator().manual_seed(2), relaxed=True)
+        return (policy.apply(images, draw) * cotangent).sum()
+
+    (gradient,) = torch.autograd.grad(objective(), policy.magnitude_logits)
+    assert (gradient != 0).any(1).all()
+    for index in [(0, 0), (0, 3), (1, 1), (1, 2), (1, 4)]:
+        values = []
+        for step in (1e-6, -1e-6):
+            with torch.no_grad():
+                policy.magnitude_logits[index] += step
+                values.append(objective())
+                policy.magnitude_logits[index] -= step
+        torch.testing.assert_close(gradient[index], (values[0] - values[1]) / 2e-6, rtol=1e-5, atol=1e-6)
+
+
+def test_log_probability_of_a_draw() -> None:
+    """It sums to one over everything that can be drawn, and agrees with torch.distributions."""
+    policy = uneven()
+    images = torch.empty(32, 3, 1, 1)
+    draw = policy.sample(images)
+    log_probability = policy.log_prob(draw)
+    assert log_probability.shape == (32,)
+    expected = torch.zeros(32)
+    for stage in range(2):
+        categorical = torch.distributions.Categorical(logits=policy.selection_logits[stage])
+        bernoulli = torch.distributions.Bernoulli(logits=policy.application_logits[stage][draw.choice[stage]])
+        expected = expected + categorical.log_prob(draw.choice[stage]) + bernoulli.log_prob(draw.applied[stage].float())
+    torch.testing.assert_close(log_probability, expected)
+    assert torch.autograd.grad(log_probability.sum(), policy.selection_logits)[0].abs().sum() > 0
+
+    choices = torch.cartesian_prod(torch.arange(14), torch.arange(2), torch.arange(14), torch.arange(2)).T
+    ones = torch.ones(2, choices.shape[1])
+    every = Draw(choices[[0, 2]], choices[[1, 3]].bool(), ones, ones)
+    torch.testing.assert_close(policy.log_prob(every).exp().sum(), torch.tensor(1.0))
+
+
+def test_no_global_random_state() -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    images = torch.rand(50, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    first = Policy(seed=1)(images)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(99)
+    assert torch.equal(Policy(seed=1)(images), first)
+    assert not torch.equal(Policy(seed=2)(images), first)
+
+
+def test_the_random_state_travels_in_the_state_dict(tmp_path: object) -> None:
+    images = torch.rand(50, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    policy = uneven()
+    policy(images)
+    path = f"{tmp_path}/policy.pt"
+    torch.save(policy.state_dict(), path)
+    resumed = Policy()
+    resumed.load_state_dict(torch.load(path, weights_only=True))
+    copied = copy.deepcopy(policy)
+    expected = [policy(images) for _ in range(3)]
+    for other in (resumed, copied):
+        assert all(torch.equal(other(images), e) for e in expected)
+    assert not torch.equal(policy.manual_seed(4)(images), Policy.from_spec(policy.spec(), seed=5)(images))
+
+
+def test_spec_and_back() -> None:
+    policy = uneven()
+    again = Policy.from_spec(policy.spec())
+    for now, then in zip(law(again), law(policy), strict=True):
+        torch.testing.assert_close(now, then, rtol=1e-4, atol=1e-6)
+    assert again.spec() == policy.spec()
+
+
+def test_single_images_and_greyscale() -> None:
+    policy = Policy()
+    for shape in [(0, 3, 8, 8), (1, 1, 1, 1), (1, 3, 5, 9), (7, 1, 4, 4)]:
+        for images in (torch.rand(shape), torch.zeros(shape, dtype=torch.uint8)):
+            assert policy(images).shape == shape
+            assert policy(images).dtype == images.dtype
+
+
+def test_modules_can_still_be_walked() -> None:
+    seen: list[str] = []
+    torch.nn.Sequential(Policy(), torch.nn.Linear(2, 2)).apply(lambda module: seen.append(type(module).__name__))
+    assert seen == ["Policy", "Linear", "Sequential"]
+
+
+def test_mistakes() -> None:
+    policy, images = Policy(), torch.rand(4, 3, 5, 5)
+    with pytest.raises(ValueError, match="the draw is for 4 images, but there are 3"):
+        policy.apply(images[:3], policy.sample(images))
+    with pytest.raises(TypeError, match="apply needs a draw"):
+        policy.apply(images)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="stages must be a whole number of at least 1, got 0"):
+        Policy(stages=0)
+    with pytest.raises(ValueError, match="temperature must be above 0, got 0"):
+        Policy(temperature=0)
+    with pytest.raises(ValueError, match=r"lie in \[0, 1\]"):
+        policy(images * 3)
+    with torch.no_grad():
+        policy.magnitude_logits[0, 2] = torch.nan
+    with pytest.raises(ValueError, match=r"magnitude_logits are not finite.*lower the policy's learning rate"):
+        policy(images)

@@ -1,0 +1,243 @@
+"""Policies as files: whole, readable, and safe to read."""
+# ruff: noqa: E501 -- one case a line reads better than a wrapped table
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from madao import Policy, PolicySpec, load_policy
+from madao.ops import OPERATIONS, PAPER, Operation
+from madao.policy import Entry, FrozenPolicy, PolicyFileError
+
+UNIT = st.floats(0, 1)
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> PolicySpec:
+    names = draw(st.lists(st.sampled_from(PAPER), min_size=1, max_size=6, unique=True))
+    operations = []
+    for name in names:
+        operation = OPERATIONS[name]
+        if operation.range is not None and draw(st.booleans()):
+            neutral, strongest = operation.range
+            operation = operation.limited(neutral + (strongest - neutral) * draw(st.floats(0.01, 3)))
+        operations.append(operation)
+    stages = tuple(draw(stage(operations)) for _ in range(draw(st.integers(1, 3))))
+    fill = draw(UNIT | st.tuples(UNIT, UNIT, UNIT))
+    return PolicySpec(tuple(operations), stages, fill)
+
+
+def stage(operations: list[Operation]) -> st.SearchStrategy[tuple[Entry, ...]]:
+    @st.composite
+    def build(draw: st.DrawFn) -> tuple[Entry, ...]:
+        weights = draw(st.lists(st.floats(1e-3, 1), min_size=len(operations), max_size=len(operations)))
+        return tuple(
+            Entry(
+                weight / sum(weights),
+                draw(UNIT),
+                None if operation.range is None else draw(st.floats(min(operation.range), max(operation.range))),
+            )
+            for operation, weight in zip(operations, weights, strict=True)
+        )
+
+    return build()
+
+
+@given(specs())
+def test_round_trip(spec: PolicySpec) -> None:
+    assert PolicySpec.loads(spec.dumps()) == spec
+
+
+@given(specs())
+@settings(max_examples=30)
+def test_a_loaded_policy_has_the_law_of_the_saved_one(spec: PolicySpec) -> None:
+    loaded = PolicySpec.loads(spec.dumps())
+    for ours, theirs in zip(loaded.tensors(torch.float64), spec.tensors(torch.float64), strict=True):
+        assert torch.equal(ours, theirs)
+    selection, application, magnitude = loaded.tensors(torch.float64)
+    torch.testing.assert_close(selection.sum(1), torch.ones(len(spec.stages), dtype=torch.float64))
+    assert ((magnitude >= 0) & (magnitude <= 1)).all()
+    assert application.shape == magnitude.shape == (len(spec.stages), len(spec.operations))
+
+
+@given(specs(), st.data())
+@settings(max_examples=200)
+def test_a_cut_file_is_an_error_that_says_so(spec: PolicySpec, data: st.DataObject) -> None:
+    text = spec.dumps()
+    cut = text[: data.draw(st.integers(0, len(text.rstrip()) - 1))]
+    with pytest.raises(PolicyFileError, match="damaged or was cut short"):
+        PolicySpec.loads(cut)
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every (container, key) in a JSON document."""
+    items = (
+        list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
+    )
+    return [(value, key) for key, _ in items] + [place for _, child in items for place in places(child)]
+
+
+JUNK = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
+)
+
+
+@given(specs(), st.data(), JUNK)
+@settings(max_examples=300)
+def test_a_damaged_file_is_refused_whole(spec: PolicySpec, data: st.DataObject, junk: Any) -> None:
+    """One value replaced or deleted: either the result is a valid spec or a PolicyFileError, never anything else."""
+    document = json.loads(spec.dumps())
+    container, key = data.draw(st.sampled_from(places(document)))
+    if data.draw(st.booleans()):
+        del container[key]
+    else:
+        container[key] = junk
+    try:
+        loaded = PolicySpec.loads(json.dumps(document))
+    except PolicyFileError:
+        return
+    assert FrozenPolicy(loaded).sample(torch.empty(4, 3, 1, 1)).choice.max() < len(loaded.operations)
+
+
+def changed(change: Callable[[dict[str, Any]], object]) -> str:
+    document = json.loads(Policy().spec().dumps())
+    change(document)
+    return json.dumps(document)
+
+
+def assign(path: str, value: object) -> Callable[[dict[str, Any]], object]:
+    def change(document: Any) -> None:
+        *parents, last = path.split(".")
+        for key in parents:
+            document = document[int(key) if key.isdigit() else key]
+        document[int(last) if last.isdigit() else last] = value
+
+    return change
+
+
+def rename(path: str, old: str, new: str) -> Callable[[dict[str, Any]], object]:
+    def change(document: Any) -> None:
+        for key in filter(None, path.split(".")):
+            document = document[int(key) if key.isdigit() else key]
+        document[new] = document.pop(old)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not a whole JSON document .* restore it"),
+        ("[1, 2]", "the file: expected an object, got a list"),
+        ("null", "the file: expected an object, got null"),
+        ("[" * 100_000, "not a whole JSON document"),
+        ('{"format": "madao-policy", "format": "x", "version": 1}', "format: is there twice"),
+        (changed(assign("format", "AutoAugment")), "format: expected 'madao-policy', got 'AutoAugment'"),
+        (changed(assign("version", 2)), "version: the file has version 2 .* reads up to 1; upgrade madao"),
+        (changed(assign("version", "1")), "version: expected a whole number from 1 to 1, got '1'"),
+        (changed(lambda d: d.pop("stages")), "the file: the field 'stages' is missing"),
+        (changed(rename("", "fill", "fil")), "the file: the field 'fill' is missing"),
+        (changed(assign("colour", 1)), "the file: unknown field 'colour'"),
+        (changed(assign("fill", 2)), "fill: must be a number from 0 to 1, got 2.0"),
+        (changed(assign("fill", "black")), "fill: expected a number, got the text 'black'"),
+        (changed(rename("operations", "Rotate", "Rotat")), "operations.Rotat: unknown operation 'Rotat'; did you mean 'Rotate'"),
+        (changed(assign("operations.Rotate.range", [0])), r"operations.Rotate.range: expected two numbers, got \[0\]"),
+        (changed(assign("operations.Rotate.range", [5, 30])), "operations.Rotate.range: Rotate changes nothing at 0"),
+        (changed(assign("operations.Rotate.range", [0, -30])), "operations.Rotate.range: Rotate: the limit must lie above 0"),
+        (changed(assign("operations.Rotate.signed", False)), "operations.Rotate.signed: expected true, got False"),
+        (changed(assign("operations.Invert.range", [0, 1])), "operations.Invert: unknown field 'range'; none belongs here"),
+        (changed(assign("stages", {})), "stages: expected a list of objects, got an object"),
+        (changed(assign("stages", [])), "stages: there is none"),
+        (changed(lambda d: d["stages"][1].pop("Color")), r"stages\[1\]: the field 'Color' is missing"),
+        (changed(assign("stages.0.Color.selection", -0.1)), r"stages\[0\].Color.selection: must be a number from 0 to 1, got -0.1"),
+        (changed(assign("stages.0.Color.selection", 0.5)), r"stages\[0\]: selection probabilities must sum to 1, they sum to 1.4"),
+        (changed(assign("stages.0.Color.application", True)), r"stages\[0\].Color.application: expected a number, got true"),
+        (changed(assign("stages.1.Rotate.magnitude", 31)), r"stages\[1\].Rotate.magnitude: must be a number from 0 to 30, got 31"),
+        (changed(assign("stages.1.Rotate.magnitude", float("nan"))), r"stages\[1\].Rotate.magnitude: expected a finite number, got nan"),
+        (changed(assign("stages.1.Rotate.magnitude", 10**400)), r"expected a finite number, got inf"),
+        (changed(assign("stages.1.Rotate.magnitud", 3)), r"stages\[1\].Rotate: unknown field 'magnitud'; did you mean 'magnitude'"),
+    ],
+)  # fmt: skip
+def test_errors_name_the_field_and_the_remedy(text: str, message: str) -> None:
+    with pytest.raises(PolicyFileError, match=message):
+        PolicySpec.loads(text)
+
+
+def test_files(tmp_path: Path) -> None:
+    path = tmp_path / "policy.json"
+    spec = Policy(limits={"Rotate": 10}, without=["Invert"], fill=(0.1, 0.2, 0.3)).spec()
+    spec.save(path)
+    assert PolicySpec.load(path) == spec
+    assert [p.name for p in tmp_path.iterdir()] == ["policy.json"]
+    text = path.read_text()
+    assert '"Rotate": {"selection": 0.0769231, "application": 0.622459, "magnitude": 6.22459}' in text
+    assert max(map(len, text.splitlines())) < 120
+
+    path.write_text(text[:700])
+    with pytest.raises(PolicyFileError, match=r"policy\.json: not a whole JSON document"):
+        PolicySpec.load(path)
+    path.write_bytes(b"\x89PNG\xff\xfe")
+    with pytest.raises(PolicyFileError, match=r"policy\.json: not a text file"):
+        PolicySpec.load(path)
+    with pytest.raises(FileNotFoundError):
+        PolicySpec.load(tmp_path / "missing.json")
+
+
+def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "policy.json"
+    Policy().spec().save(path)
+    before = path.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        Policy(stages=3).spec().save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["policy.json"]
+
+
+def test_the_table_for_people() -> None:
+    policy = Policy(stages=1)
+    with torch.no_grad():
+        policy.selection_logits[0, PAPER.index("Rotate")] = 2.0
+    lines = str(policy.spec()).splitlines()
+    assert lines[0].split() == ["stage", "1", "selected", "applied", "strength"]
+    assert lines[1].split() == ["Rotate", "36.2%", "62.2%", "±", "18.7", "degrees"]
+    assert any(line.split()[0] == "Color" and line.endswith("1 ± 0.622 factor") for line in lines)
+    assert any(line.split()[0] == "Invert" and line.endswith("–") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("operations", "stages", "message"),
+    [
+        ((), ((),), "operations: there is none"),
+        ((OPERATIONS["Invert"],) * 2, ((Entry(0.5, 1),) * 2,), "Invert is there twice"),
+        ((OPERATIONS["Invert"],), ((),), r"stages\[0\]: 0 entries for 1 operations"),
+        ((OPERATIONS["Invert"],), ((Entry(1, 1, 0.5),),), "Invert has none, got 0.5"),
+        ((OPERATIONS["Rotate"],), ((Entry(1, 1),),), r"stages\[0\].Rotate.magnitude: must be a number from 0 to 30, got None"),
+    ],
+)  # fmt: skip
+def test_a_spec_cannot_be_wrong(operations: Any, stages: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PolicySpec(operations, stages)
+
+
+def test_load_policy_by_name_or_file(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    Policy().spec().save(path)
+    assert load_policy(str(path)).operations == Policy().operations
+    assert type(load_policy("trivialaugment-normal")).__name__ == "TrivialAugment"
+    images = torch.rand(8, 3, 6, 6)
+    assert torch.equal(load_policy("autoaugment-svhn", seed=3)(images), load_policy("autoaugment-svhn", seed=3)(images))
+    with pytest.raises(ValueError, match="unknown policy 'randaug'; did you mean 'randaugment'"):
+        load_policy("randaug")
+    with pytest.raises(FileNotFoundError, match=r"no policy file 'runs/policy\.json'"):
+        load_policy("runs/policy.json")

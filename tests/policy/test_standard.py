@@ -1,0 +1,81 @@
+"""Crop, flip, normalise and Cutout, against one image at a time."""
+
+import pytest
+import torch
+from torch import Tensor
+from torchvision.transforms import functional as TF
+
+from madao import Policy, RandAugment, Standard
+from madao.policy.standard import cut_out
+
+MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
+
+
+def test_equals_torchvision_one_image_at_a_time(crops: Tensor) -> None:
+    standard = Standard(mean=MEAN, std=STD, seed=3)
+    for images in (crops, crops.float() / 255):
+        draw = standard.sample(images)
+        result = standard.apply(images, draw)
+        assert result.dtype == torch.float32
+        for b, image in enumerate(crops):
+            expected = TF.crop(TF.pad(image, 4), int(draw.top[b]), int(draw.left[b]), 32, 40)
+            expected = TF.hflip(expected) if draw.flipped[b] else expected
+            expected = TF.normalize(expected / 255, MEAN, STD)
+            y, x = int(draw.hole_y[b]), int(draw.hole_x[b])
+            expected[:, max(y - 8, 0) : y + 8, max(x - 8, 0) : x + 8] = 0
+            torch.testing.assert_close(result[b], expected)
+
+
+def test_draws_cover_their_range() -> None:
+    images = torch.empty(20_000, 3, 1, 1).expand(-1, -1, 20, 30)
+    draw = Standard(padding=4).sample(images)
+    assert draw.top.unique().tolist() == draw.left.unique().tolist() == list(range(9))
+    assert draw.hole_y.unique().tolist() == list(range(20))
+    assert draw.hole_x.unique().tolist() == list(range(30))
+    assert 0.48 < draw.flipped.float().mean() < 0.52
+    assert not torch.equal(draw.top, draw.left)
+    assert not Standard(flip=False).sample(images).flipped.any()
+
+
+def test_the_policy_stands_between_flip_and_normalise(crops: Tensor) -> None:
+    policy = RandAugment(2, 0.5)
+    standard = Standard(mean=MEAN, std=STD, policy=policy)
+    draw = standard.sample(crops)
+    assert draw.inner is not None
+    cropped = Standard(cutout=0).apply(crops, draw)
+    augmented = policy.apply((cropped * 255).round().to(torch.uint8), draw.inner)
+    normalised = (augmented / 255 - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
+    expected = cut_out(normalised, draw.hole_y, draw.hole_x, 16)
+    torch.testing.assert_close(standard.apply(crops, draw), expected)
+
+
+def test_nothing_to_do_is_the_identity(crops: Tensor) -> None:
+    images = crops / 255
+    assert torch.equal(Standard(padding=0, flip=False, cutout=0)(images), images)
+
+
+def test_random_state_travels_and_policies_are_submodules(crops: Tensor) -> None:
+    standard = Standard(policy=Policy())
+    standard(crops)
+    other = Standard(policy=Policy())
+    other.load_state_dict(standard.state_dict())
+    assert torch.equal(other(crops), standard(crops))
+    assert sum(parameter.numel() for parameter in standard.parameters()) == 78
+
+
+def test_empty_batch_and_odd_hole() -> None:
+    assert Standard()(torch.rand(0, 3, 8, 8)).shape == (0, 3, 8, 8)
+    hole = cut_out(torch.ones(1, 1, 9, 9), torch.tensor([4]), torch.tensor([4]), 3)
+    assert (hole == 0).sum() == 9
+    assert hole[0, 0, 3:6, 3:6].sum() == 0
+
+
+def test_mistakes() -> None:
+    with pytest.raises(ValueError, match="padding must be at least 0, got -1"):
+        Standard(padding=-1)
+    with pytest.raises(ValueError, match="mean and std go together"):
+        Standard(mean=MEAN)
+    with pytest.raises(ValueError, match="mean and std have 3 channels, the images 1"):
+        Standard(mean=MEAN, std=STD)(torch.rand(2, 1, 8, 8))
+    with pytest.raises(TypeError, match="apply needs a draw"):
+        Standard().apply(torch.rand(2, 1, 8, 8))  # type: ignore[call-overload]

@@ -1,0 +1,112 @@
+"""The shape of the package: which part may import which, and what is public."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import madao
+
+PACKAGE = Path(madao.__file__).parent
+
+# What each part may import of its siblings (DESIGN: arrows point one way).
+ARROWS: dict[str, set[str]] = {
+    "ops": set(),
+    "hypergrad": set(),
+    "models": set(),
+    "data": set(),
+    "tasks": {"ops", "policy"},
+    "policy": {"ops"},
+    "export": {"policy"},
+    "report": set(),
+    "training": {"ops", "policy", "hypergrad", "tasks", "data", "models"},
+    "cli": {"ops", "policy", "hypergrad", "tasks", "data", "models", "training", "export", "report"},
+}
+
+PUBLIC = {
+    "madao": {
+        "AutoAugment",
+        "Draw",
+        "Policy",
+        "PolicySpec",
+        "RandAugment",
+        "Standard",
+        "TrivialAugment",
+        "Uniform",
+        "load_policy",
+        "ops",
+    },
+    "madao.ops": {"OPERATIONS", "PAPER", "Operation", "choose", "dispatch", "find", "register"},
+    "madao.policy": {
+        "AugmentationPolicy",
+        "AutoAugment",
+        "Draw",
+        "Entry",
+        "FrozenPolicy",
+        "Policy",
+        "PolicyFileError",
+        "PolicySpec",
+        "RandAugment",
+        "Standard",
+        "StandardDraw",
+        "TrivialAugment",
+        "Uniform",
+        "load_policy",
+    },
+}
+
+
+def imported_parts(source: str) -> set[str]:
+    """The parts of madao that a module imports, also inside functions."""
+    parts = set()
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are written in full, so that this test can read them"
+            names = (
+                [f"{node.module}.{alias.name}" for alias in node.names]
+                if node.module == "madao"
+                else [str(node.module)]
+            )
+        parts |= {name.split(".")[1] for name in names if name.startswith("madao.")}
+    return parts
+
+
+@pytest.mark.parametrize("module", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_follow_the_arrows(module: Path) -> None:
+    part = module.relative_to(PACKAGE).parts[0]
+    if part == "__init__.py":
+        return
+    assert part in ARROWS, f"{part} is not in the layout"
+    foreign = imported_parts(module.read_text()) - {part} - ARROWS[part]
+    assert not foreign, f"{part} must not import {foreign}"
+
+
+def test_the_arrow_reader_sees_every_kind_of_import() -> None:
+    source = "import madao.ops\nfrom madao import policy\ndef f():\n    from madao.cli.preview import preview\n"
+    assert imported_parts(source) == {"ops", "policy", "cli"}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_names(name: str) -> None:
+    module = importlib.import_module(name)
+    assert set(module.__all__) == PUBLIC[name]
+    for public in module.__all__:
+        value = getattr(module, public)
+        assert not callable(value) or value.__doc__, f"{name}.{public} has no docstring"
+
+
+def test_no_module_is_long() -> None:
+    lengths = {path.relative_to(PACKAGE): len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert not {path: lines for path, lines in lengths.items() if lines > 400}
+
+
+def test_the_library_does_not_load_what_only_the_command_line_needs() -> None:
+    code = "import sys, madao; print([m for m in ('jsonargparse', 'sklearn', 'PIL', 'matplotlib') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
