@@ -80,7 +80,9 @@ def table(size: int, batch: int, found: dict[str, Rate]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--output", type=Path, default=Path(__file__).parents[1] / "results" / "augment-cpu.json")
+    parser.add_argument(
+        "--output", type=Path, help="where the JSON goes; by default benchmarks/results, or nowhere if quick"
+    )
     parser.add_argument("--quick", action="store_true", help="small batches and one round, to see that it runs")
     arguments = parser.parse_args()
     torch.manual_seed(0)  # the peers draw from the global state
@@ -91,7 +93,11 @@ def main() -> None:
         print(table(size, batch, found))
         named = {name: dataclasses.asdict(rate) for name, rate in found.items()}
         results["settings"].append({"size": size, "batch": batch, "rounds": rounds, "images_per_second": named})
-    write(arguments.output, results)
+    output = arguments.output
+    if output is None and not arguments.quick:
+        output = Path(__file__).parents[1] / "results" / "augment-cpu.json"
+    if output is not None:
+        write(output, results)
 
 
 if __name__ == "__main__":

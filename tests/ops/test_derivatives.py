@@ -46,7 +46,7 @@ def test_the_moving_edge_is_part_of_the_derivative(name: str) -> None:
     assert gradient < 0
 
 
-@pytest.mark.parametrize("magnitude", [0.02, 0.31, 0.62, 0.97])
+@pytest.mark.parametrize("magnitude", [0.02, 0.25, 0.31, 0.5, 0.62, 0.97, 1.0])
 @pytest.mark.parametrize("operation", STAIRCASE, ids=by_name)
 def test_straight_through_is_the_derivative_of_the_window_average(
     operation: Operation, magnitude: float, crops: Tensor

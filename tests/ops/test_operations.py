@@ -149,6 +149,61 @@ def test_a_nearly_constant_float_image_is_not_stretched_to_noise() -> None:
     assert torch.equal(OPERATIONS["AutoContrast"](image, torch.ones(1), torch.ones(1)), image)
 
 
+def test_posterize_rounds_bits_and_levels() -> None:
+    posterize = OPERATIONS["Posterize"].function
+    ramp = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16)
+    for bits, whole in ((6.4, 6), (6.5, 7), (6.6, 7), (-3.0, 0), (11.0, 8)):
+        assert torch.equal(posterize(ramp, torch.tensor([bits])), ramp & (256 - 2 ** (8 - whole)))
+    # Between two levels the nearer one counts: 15.6 is level 16, of which four bits keep all.
+    assert posterize(torch.full((1, 1, 1, 1), 15.6 / 255), torch.tensor([4.0])).item() == pytest.approx(16 / 255)
+    assert posterize(torch.full((1, 1, 1, 1), 15.4 / 255), torch.tensor([4.0])).item() == 0
+
+
+def test_slight_overshoot_by_rounding_is_accepted() -> None:
+    images = torch.tensor([-5e-4, 1.0005]).reshape(1, 1, 1, 2)
+    for operation in ALL:
+        assert torch.isfinite(operation(images, torch.full((1,), 0.5), torch.ones(1))).all()
+    with pytest.raises(ValueError, match="lie in"):
+        OPERATIONS["Rotate"](images * 1.01, torch.zeros(1), torch.ones(1))
+
+
+def test_bad_signs() -> None:
+    with pytest.raises(ValueError, match=r"sign must be \+1 or -1, got \[0.5\]"):
+        OPERATIONS["Rotate"](torch.rand(2, 3, 8, 8), torch.zeros(2), torch.tensor([1.0, 0.5]))
+
+
+@pytest.mark.parametrize("operation", ALL, ids=by_name)
+def test_half_precision_strengths_do_not_coarsen_the_result(operation: Operation, crops: Tensor) -> None:
+    magnitude, sign = torch.full((len(crops),), 0.5), torch.ones(len(crops))
+    for images in (crops, crops / 255):
+        expected = operation(images, magnitude, sign)
+        assert torch.equal(operation(images, magnitude.bfloat16(), sign.bfloat16()), expected)
+
+
+@pytest.mark.parametrize("operation", ALL, ids=by_name)
+def test_devices(operation: Operation, crops: Tensor) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    magnitude, sign = strengths(len(crops))
+    for images in (crops, crops / 255):
+        expected = operation(images, magnitude, sign)
+        result = operation(images.cuda(), magnitude.cuda(), sign.cuda()).cpu()
+        # Coordinates round differently: at most the odd level.
+        torch.testing.assert_close(result, expected, rtol=0, atol=1 if images.dtype == torch.uint8 else 1e-4)
+
+
+def test_derivatives_compose_with_torch_func(crops: Tensor) -> None:
+    images = crops[:2].double() / 255
+    ones = torch.ones(2, dtype=torch.float64)
+    for operation in ALL:
+        gradient = torch.func.grad(lambda x, op=operation: op.apply_unchecked(x, 0.4 * ones, ones).square().sum())(
+            images
+        )
+        leaf = images.clone().requires_grad_()
+        (expected,) = torch.autograd.grad(operation(leaf, 0.4 * ones, ones).square().sum(), leaf)
+        torch.testing.assert_close(gradient, expected)
+
+
 BAD_IMAGES: list[tuple[object, type[Exception], str]] = [
     (torch.rand(3, 8, 8), ValueError, r"4 dimensions \[B, C, H, W\], got shape \[3, 8, 8\]; add a batch dimension"),
     (torch.rand(2, 2, 3, 8, 8), ValueError, r"got shape \[2, 2, 3, 8, 8\]"),
@@ -160,6 +215,7 @@ BAD_IMAGES: list[tuple[object, type[Exception], str]] = [
     (torch.rand(2, 3, 8, 8) - 0.5, ValueError, "augment before normalising"),
     (torch.full((2, 3, 8, 8), torch.nan), ValueError, "got values from nan"),
     ([[1.0]], TypeError, "must be a torch.Tensor, got list"),
+    (torch.rand(2, 3, 0, 8), ValueError, r"at least one pixel, got shape \[2, 3, 0, 8\]"),
 ]
 
 
@@ -172,7 +228,9 @@ def test_bad_images(images: Tensor, error: type[Exception], message: str) -> Non
 @pytest.mark.parametrize(
     ("magnitude", "error", "message"),
     [
-        (torch.tensor([0.1, torch.nan]), ValueError, r"magnitude must be finite, got \[0.1"),
+        (torch.tensor([0.1, torch.nan]), ValueError, r"magnitude must lie in \[0, 1\], got \[nan\]"),
+        (torch.tensor([0.1, 1.5]), ValueError, r"got \[1.5\]"),
+        (torch.tensor([-0.1, 0.5]), ValueError, r"got \[-0.1"),
         (torch.tensor([0.1]), ValueError, r"one value per image, shape \[2\], got shape \[1\]"),
         (torch.tensor([1, 0]), TypeError, "magnitude must be floating point, got torch.int64"),
         (0.5, TypeError, "got float"),

@@ -10,6 +10,7 @@ photograph that band is thin, and the mean difference stays under half a level.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,6 +138,15 @@ def test_geometric_mean_difference_to_pil_is_under_half_a_level(
         assert difference(run(name, image, value), reference(to_pil(image), value)).float().mean() < 0.5, value
 
 
+@pytest.mark.parametrize("name", GEOMETRIC)
+def test_geometric_mean_difference_to_pil_at_32_pixels(name: str, photographs: list[Tensor]) -> None:
+    """Here the one-pixel edge is a tenth of the image: under three levels, most of it from that band."""
+    image = kinds(photographs)["small"]
+    reference, values = GEOMETRIC[name]
+    for value in values:
+        assert difference(run(name, image, value), reference(to_pil(image), value)).float().mean() < 3, value
+
+
 @pytest.mark.parametrize("name", [*TONE, *GEOMETRIC])
 def test_float_and_uint8_agree(name: str, crops: Tensor) -> None:
     """Float is the same function without the rounding: a level apart at most, but for the staircases' own steps."""
@@ -165,5 +175,14 @@ def test_fill_is_the_colour_outside() -> None:
             assert (moved[:, channel, :, 4:].double() / scale - fill).abs().max() < 1e-3
         grey = geometric.translate_x(images, torch.tensor([0.5]), fill=0.5)
         assert (grey[..., 4:].double() / scale - 0.5).abs().max() < 3e-3
-    with pytest.raises(ValueError, match=r"one per channel \(3\), got \(0.1, 0.2\)"):
-        geometric.rotate(images, torch.tensor([5.0]), fill=(0.1, 0.2))
+
+
+@pytest.mark.parametrize("fill", [(0.1, 0.2), -0.1, 128, "black", (), float("nan")])
+def test_bad_fills(fill: Any) -> None:
+    with pytest.raises(ValueError, match="fill must be a number from 0 to 1, or one for each of 1 or 3 channels, got"):
+        OPERATIONS["Rotate"](torch.rand(1, 3, 4, 4), torch.ones(1), torch.ones(1), fill)
+
+
+def test_a_fill_has_to_fit_the_channels() -> None:
+    with pytest.raises(ValueError, match=r"one per channel \(1\), got \(0.1, 0.2, 0.3\)"):
+        OPERATIONS["Invert"](torch.rand(1, 1, 4, 4), torch.ones(1), torch.ones(1), (0.1, 0.2, 0.3))

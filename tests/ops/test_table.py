@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.ops import OPERATIONS, PAPER, Operation, choose, find, register
+from madao.ops import OPERATIONS, PAPER, Operation, choose, dispatch, find, register
 from madao.policy import Policy, PolicySpec
 
 
@@ -54,8 +54,27 @@ def test_registering_twice(registered: Operation) -> None:
     assert register(GAMMA) is GAMMA
     with pytest.raises(ValueError, match="'Gamma' is registered already; give yours another name"):
         register(Operation("Gamma", gamma, range=(1.0, 4.0), derivative="exact"))
-    with pytest.raises(ValueError, match="'Rotate' is registered already"):
-        register(Operation("Rotate", gamma, range=(1.0, 4.0)))
+    for replace in (False, True):
+        with pytest.raises(ValueError, match="'Rotate' is registered already"):
+            register(Operation("Rotate", gamma, range=(1.0, 4.0)), replace=replace)
+    wider = Operation("Gamma", gamma, range=(1.0, 4.0), derivative="exact")
+    assert register(wider, replace=True) is find("Gamma") is wider
+
+
+def test_an_operation_that_changes_dtype_or_shape_is_named() -> None:
+    for wrong in (lambda images: images / 255, lambda images: images[:, :1]):
+        with pytest.raises(ValueError, match="Wrong: its function must keep shape and dtype; it made torch"):
+            Operation("Wrong", wrong)(torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.zeros(2), torch.ones(2))
+
+
+def test_an_operation_with_parameters_of_its_own_keeps_their_gradient() -> None:
+    strength = torch.nn.Parameter(torch.tensor(0.5))
+    operation = Operation("Learned", lambda images: images * strength)
+    images, choice = torch.rand(4, 3, 5, 5), torch.tensor([0, 1, 0, 1])
+    result = dispatch(images, (find("Invert"), operation), choice, torch.zeros(4), torch.ones(4))
+    (gradient,) = torch.autograd.grad(result.sum(), strength)
+    torch.testing.assert_close(gradient, images[choice == 1].sum())
+    assert torch.equal(result[choice == 0], 1 - images[choice == 0])
 
 
 def test_limits_are_in_real_units(crops: Tensor) -> None:
@@ -94,8 +113,10 @@ def test_bad_choices(arguments: dict[str, object], message: str) -> None:
 
 
 def test_a_string_is_not_a_list_of_names() -> None:
-    with pytest.raises(TypeError, match="got the one string 'Rotate'"):
+    with pytest.raises(TypeError, match="operations must be a list of names, got the one string 'Rotate'"):
         choose("Rotate")
+    with pytest.raises(TypeError, match="without must be a list of names, got the one string 'Invert'"):
+        Policy(without="Invert")
     with pytest.raises(ValueError, match="unknown operation 'Twirl'; known are ShearX"):
         find("Twirl")
 

@@ -29,6 +29,13 @@ def test_indexing_and_devices() -> None:
     part = draw[1:4]
     assert part.weight is not None
     assert part.weight.shape == (2, 3)
+    assert part.gate is not None
+    assert draw.gate is not None
+    assert torch.equal(part.gate, draw.gate[:, 1:4])
+    assert part.weight.grad_fn is not None
+    assert [len(one) for one in draw] == [1] * 6
+    with pytest.raises(IndexError, match="image 6 of a draw for 6"):
+        draw[6]
     assert draw.to("cpu").choice.device.type == "cpu"
 
 

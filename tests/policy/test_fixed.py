@@ -9,9 +9,9 @@ from torchvision.transforms import TrivialAugmentWide as TorchvisionTrivial
 
 from madao import AutoAugment, Draw, Policy, RandAugment, TrivialAugment, Uniform
 from madao.ops import PAPER
-from madao.policy import AugmentationPolicy
+from madao.policy import AugmentationPolicy, Entry
 
-MANY = torch.empty(60_000, 3, 64, 48, dtype=torch.uint8).expand(60_000, 3, 64, 48)
+MANY = torch.empty(1, 1, 1, 1, dtype=torch.uint8).expand(60_000, 3, 64, 48)
 
 
 def even(counts: torch.Tensor) -> bool:
@@ -20,6 +20,18 @@ def even(counts: torch.Tensor) -> bool:
 
 def test_uniform_is_a_policy_before_it_learns() -> None:
     assert Uniform().spec() == Policy().spec()
+
+
+def test_settings_of_the_controls_take_effect() -> None:
+    entries = Uniform(1, ["Rotate", "Invert"], {"Rotate": 10}, application=0.3, magnitude=0.5, fill=0.2)
+    assert [operation.range for operation in entries.operations] == [(0.0, 10.0), None]
+    spec = entries.spec()
+    assert (spec.fill, spec.stages[0][0]) == (0.2, Entry(0.5, 0.3, 5.0))
+    assert [operation.name for operation in Uniform(without=PAPER[1:]).operations] == ["ShearX"]
+    augment = RandAugment(operations=["Color"], fill=0.4)
+    assert (augment.spec().fill, augment.spec().stages[0]) == (0.4, (Entry(1.0, 1.0, 1.3),))
+    assert len(augment.spec().stages) == 2
+    RandAugment(m=1.0)
 
 
 def test_randaugment() -> None:
@@ -34,6 +46,10 @@ def test_randaugment() -> None:
     assert torch.allclose(draw.magnitude, torch.where(has[draw.choice], 0.4, 0.0), atol=1e-5)
     with pytest.raises(ValueError, match=r"m is a magnitude in \[0, 1\], got 9; level 9 of RandAugment's 30"):
         RandAugment(m=9)
+    with pytest.raises(ValueError, match=r"stages must be a whole number of at least 1, got 2\.0"):
+        RandAugment(n=2.0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"magnitude must lie in \[0, 1\], got 2"):
+        Uniform(magnitude=2)
 
 
 def real_values(policy: AugmentationPolicy, draw: Draw) -> dict[str, torch.Tensor]:

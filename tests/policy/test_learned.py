@@ -1,6 +1,7 @@
 """The learned policy: its law, its gradients, its start."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from scipy import stats
 from torch import Tensor
 
 from madao.ops import OPERATIONS, PAPER
-from madao.policy import Draw, FrozenPolicy, Policy, sampling
+from madao.policy import Draw, FrozenPolicy, Policy, RandAugment, sampling
 
 
 def uneven(stages: int = 2, seed: int = 3) -> Policy:
@@ -28,6 +29,11 @@ def test_start_is_the_papers() -> None:
     torch.testing.assert_close(policy.application, torch.full((2, 14), 0.6225), rtol=0, atol=1e-4)
     has = torch.tensor([OPERATIONS[name].has_magnitude for name in PAPER])
     torch.testing.assert_close(policy.magnitude, torch.where(has, 0.6225, 0.0).expand(2, 14), rtol=0, atol=1e-4)
+
+
+def test_defaults() -> None:
+    policy = Policy()
+    assert (policy.stages, policy.temperature, policy.application_temperature, policy.fill) == (2, 0.05, 0.1, 0.0)
 
 
 def law(policy: Policy) -> tuple[Tensor, Tensor, Tensor]:
@@ -219,12 +225,38 @@ def test_the_random_state_travels_in_the_state_dict(tmp_path: object) -> None:
     assert not torch.equal(policy.manual_seed(4)(images), Policy.from_spec(policy.spec(), seed=5)(images))
 
 
+def test_a_state_belongs_to_its_operations() -> None:
+    state = Policy(limits={"Rotate": 5}).state_dict()
+    Policy(limits={"Rotate": 5}).load_state_dict(state)
+    for other in (Policy(), Policy(operations=PAPER[::-1], limits={"Rotate": 5})):
+        with pytest.raises(ValueError, match="the saved policy has other operations or limits"):
+            other.load_state_dict(state)
+
+
+def test_a_half_precision_policy_keeps_its_law(crops: Tensor) -> None:
+    policy = uneven()
+    half = copy.deepcopy(policy).bfloat16()
+    draw = half.sample(torch.empty(20_000, 1, 1, 1))
+    assert draw.magnitude.dtype == torch.float32
+    counts = torch.bincount(draw.choice[0], minlength=14) / 20_000
+    torch.testing.assert_close(counts, policy.selection[0].detach(), rtol=0, atol=0.02)
+    assert half(crops).dtype == torch.uint8
+
+
 def test_spec_and_back() -> None:
     policy = uneven()
     again = Policy.from_spec(policy.spec())
     for now, then in zip(law(again), law(policy), strict=True):
         torch.testing.assert_close(now, then, rtol=1e-4, atol=1e-6)
     assert again.spec() == policy.spec()
+    filled = Policy(fill=(0.1, 0.2, 0.3), stages=3)
+    other = Policy.from_spec(filled.spec(), seed=7, temperature=0.3)
+    assert (other.fill, other.stages, other.seed, other.temperature) == ((0.1, 0.2, 0.3), 3, 7, 0.3)
+    certain = Policy.from_spec(
+        RandAugment(n=1, m=1.0).spec()
+    )  # probabilities of 1, and magnitudes at the end of the range
+    assert all(torch.isfinite(parameter).all() for parameter in certain.parameters())
+    assert certain.application.min() > 0.999
 
 
 def test_single_images_and_greyscale() -> None:
@@ -253,6 +285,15 @@ def test_mistakes() -> None:
         Policy(temperature=0)
     with pytest.raises(ValueError, match=r"lie in \[0, 1\]"):
         policy(images * 3)
+    draw = policy.sample(images)
+    with pytest.raises(ValueError, match=r"magnitude must lie in \[0, 1\], got \[nan"):
+        policy.apply(images, dataclasses.replace(draw, magnitude=draw.magnitude * torch.nan))
+    with pytest.raises(ValueError, match="carries gradients and uint8 images cannot; give float images"):
+        policy.apply((images * 255).to(torch.uint8), policy.sample(images, relaxed=True))
+    with pytest.raises(ValueError, match=r"fill must be a number from 0 to 1, .* got 128"):
+        Policy(fill=128)
+    with pytest.raises(ValueError, match=r"one per channel \(1\)"):
+        Policy(fill=(0.1, 0.2, 0.3))(images[:, :1])
     with torch.no_grad():
         policy.magnitude_logits[0, 2] = torch.nan
     with pytest.raises(ValueError, match=r"magnitude_logits are not finite.*lower the policy's learning rate"):

@@ -144,7 +144,9 @@ def rename(path: str, old: str, new: str) -> Callable[[dict[str, Any]], object]:
         (changed(lambda d: d.pop("stages")), "the file: the field 'stages' is missing"),
         (changed(rename("", "fill", "fil")), "the file: the field 'fill' is missing"),
         (changed(assign("colour", 1)), "the file: unknown field 'colour'"),
-        (changed(assign("fill", 2)), "fill: must be a number from 0 to 1, got 2.0"),
+        (changed(assign("fill", 2)), "fill must be a number from 0 to 1, or one for each of 1 or 3 channels, got 2.0"),
+        (changed(assign("fill", [0.1, 0.2])), r"fill must be a number from 0 to 1.* got \(0.1, 0.2\)"),
+        (changed(assign("operations.Rotate.unit", ["radians"])), "operations.Rotate.unit: expected text, got a list"),
         (changed(assign("fill", "black")), "fill: expected a number, got the text 'black'"),
         (changed(rename("operations", "Rotate", "Rotat")), "operations.Rotat: unknown operation 'Rotat'; did you mean 'Rotate'"),
         (changed(assign("operations.Rotate.range", [0])), r"operations.Rotate.range: expected two numbers, got \[0\]"),
@@ -233,7 +235,7 @@ def test_a_spec_cannot_be_wrong(operations: Any, stages: Any, message: str) -> N
 def test_load_policy_by_name_or_file(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     Policy().spec().save(path)
-    assert load_policy(str(path)).operations == Policy().operations
+    assert load_policy(path).operations == load_policy(str(path)).operations == Policy().operations
     assert type(load_policy("trivialaugment-normal")).__name__ == "TrivialAugment"
     images = torch.rand(8, 3, 6, 6)
     assert torch.equal(load_policy("autoaugment-svhn", seed=3)(images), load_policy("autoaugment-svhn", seed=3)(images))

@@ -1,5 +1,7 @@
 """Crop, flip, normalise and Cutout, against one image at a time."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch import Tensor
@@ -42,11 +44,25 @@ def test_the_policy_stands_between_flip_and_normalise(crops: Tensor) -> None:
     standard = Standard(mean=MEAN, std=STD, policy=policy)
     draw = standard.sample(crops)
     assert draw.inner is not None
-    cropped = Standard(cutout=0).apply(crops, draw)
+    cropped = Standard(cutout=0).apply(crops, dataclasses.replace(draw, inner=None))
     augmented = policy.apply((cropped * 255).round().to(torch.uint8), draw.inner)
     normalised = (augmented / 255 - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
     expected = cut_out(normalised, draw.hole_y, draw.hole_x, 16)
     torch.testing.assert_close(standard.apply(crops, draw), expected)
+
+
+def test_a_relaxed_draw_reaches_the_policy_through_uint8_data(crops: Tensor) -> None:
+    standard = Standard(mean=MEAN, std=STD, policy=Policy())
+    images = crops.repeat(20, 1, 1, 1)
+    draw = standard.sample(images, relaxed=True)
+    result = standard.apply(images, draw)
+    assert draw.inner is not None
+    assert standard.policy is not None
+    (result * torch.linspace(0, 1, 40)).sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in standard.policy.parameters())
+    hard = standard.apply(images / 255, dataclasses.replace(draw, inner=draw.inner.detach()))
+    torch.testing.assert_close(result.detach(), hard)
+    assert not standard(images).requires_grad
 
 
 def test_nothing_to_do_is_the_identity(crops: Tensor) -> None:
@@ -71,10 +87,21 @@ def test_empty_batch_and_odd_hole() -> None:
 
 
 def test_mistakes() -> None:
-    with pytest.raises(ValueError, match="padding must be at least 0, got -1"):
+    with pytest.raises(ValueError, match="padding must be a whole number of at least 0, got -1"):
         Standard(padding=-1)
+    with pytest.raises(ValueError, match=r"cutout must be a whole number of at least 0, got 1\.5"):
+        Standard(cutout=1.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="mean and std go together"):
         Standard(mean=MEAN)
+    with pytest.raises(ValueError, match="mean and std go together"):
+        Standard(mean=(), std=())
+    standard, images = Standard(policy=Policy()), torch.rand(6, 3, 8, 8)
+    with pytest.raises(ValueError, match="the draw is for 1 images, but there are 6"):
+        standard.apply(images, standard.sample(images[:1]))
+    with pytest.raises(ValueError, match="differ in whether there is a policy"):
+        standard.apply(images, Standard().sample(images))
+    with pytest.raises(ValueError, match="a relaxed draw needs a learned policy"):
+        Standard(policy=RandAugment()).sample(images, relaxed=True)
     with pytest.raises(ValueError, match="mean and std have 3 channels, the images 1"):
         Standard(mean=MEAN, std=STD)(torch.rand(2, 1, 8, 8))
     with pytest.raises(TypeError, match="apply needs a draw"):

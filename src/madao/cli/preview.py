@@ -47,7 +47,10 @@ def preview(
     batch = _load(images, rows, size)
     repeated = batch.repeat_interleave(columns, 0)
     draw = augment.sample(repeated)
-    results = augment.apply(repeated, draw)
+    try:
+        results = augment.apply(repeated, draw)
+    except ValueError as error:  # a fill for other channels, say
+        raise UserError(f"{policy}: {error}") from None
     tiles = [
         [
             (batch[row], "original"),

@@ -5,7 +5,9 @@ make the host wait for the device at every call.
 """
 
 import difflib
-from collections.abc import Iterable
+import numbers
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +38,8 @@ def check_images(images: Tensor) -> None:
             f"images must have 1 or 3 channels, got {images.shape[1]} (shape {list(images.shape)}); "
             "the layout is [B, C, H, W], and an alpha channel is dropped with images[:, :3]"
         )
+    if 0 in images.shape[2:]:
+        raise ValueError(f"images must have at least one pixel, got shape {list(images.shape)}")
     if images.is_floating_point() and images.device.type == "cpu" and images.numel():
         low, high = (bound.item() for bound in torch.aminmax(images.detach()))
         # Negated, so that NaN, for which every comparison is false, is refused too.
@@ -46,18 +50,50 @@ def check_images(images: Tensor) -> None:
             )
 
 
-def check_per_image(name: str, values: Tensor, images: Tensor) -> None:
-    """Raise unless `values` is a floating-point `[B]` tensor without NaN on the device of `images`."""
+def check_strengths(magnitude: Tensor, sign: Tensor, images: Tensor) -> None:
+    """Raise unless there is a magnitude in [0, 1] and a sign of ±1 for each image, in the last dimension."""
+    for name, values in (("magnitude", magnitude), ("sign", sign)):
+        _check_per_image(name, values, images)
+    if images.device.type != "cpu":
+        return
+    # Negated, so that NaN is refused too.
+    outside = ~((magnitude >= 0) & (magnitude <= 1))
+    if outside.any():
+        raise ValueError(f"magnitude must lie in [0, 1], got {magnitude.detach()[outside].tolist()[:4]}")
+    if (sign.abs() != 1).any():
+        raise ValueError(f"sign must be +1 or -1, got {sign.detach()[sign.abs() != 1].tolist()[:4]}")
+
+
+def check_fill(fill: Any) -> float | tuple[float, ...]:
+    """The fill as a float or a tuple of one or three; raises unless every number of it lies in [0, 1]."""
+    single = isinstance(fill, numbers.Real)
+    values = (fill,) if single else tuple(fill) if isinstance(fill, Sequence) else ()
+    if not all(isinstance(value, numbers.Real) and 0 <= float(value) <= 1 for value in values) or len(values) not in (
+        1,
+        3,
+    ):
+        raise ValueError(
+            f"fill must be a number from 0 to 1, or one for each of 1 or 3 channels, got {fill!r}; for a level of "
+            "0..255 divide by 255"
+        )
+    return float(values[0]) if single else tuple(float(value) for value in values)
+
+
+def check_fill_fits(fill: float | Sequence[float], images: Tensor) -> None:
+    """Raise unless a fill of several numbers has one for each channel."""
+    if isinstance(fill, Sequence) and len(fill) != images.shape[1]:
+        raise ValueError(f"fill must be one number or one per channel ({images.shape[1]}), got {fill!r}")
+
+
+def _check_per_image(name: str, values: Tensor, images: Tensor) -> None:
     if not isinstance(values, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor with one value per image, got {type(values).__name__}")
-    if values.shape != images.shape[:1]:
+    if values.shape[-1:] != images.shape[:1]:
         raise ValueError(f"{name} must have one value per image, shape [{len(images)}], got shape {list(values.shape)}")
     if not values.is_floating_point():
         raise TypeError(f"{name} must be floating point, got {values.dtype}")
     if values.device != images.device:
         raise ValueError(f"{name} is on {values.device} but the images are on {images.device}")
-    if values.device.type == "cpu" and not torch.isfinite(values).all():
-        raise ValueError(f"{name} must be finite, got {values.detach().tolist()[:8]}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

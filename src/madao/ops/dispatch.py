@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from madao.ops.checks import check_images, check_per_image
+from madao.ops.checks import check_fill, check_fill_fits, check_images, check_strengths
 from madao.ops.geometric import Fill
 from madao.ops.table import Operation
 
@@ -35,8 +35,8 @@ def dispatch(
         fill: The colour outside the image in [0, 1], for geometric operations.
     """
     check_images(images)
-    check_per_image("magnitude", magnitude, images)
-    check_per_image("sign", sign, images)
+    check_strengths(magnitude, sign, images)
+    check_fill_fits(check_fill(fill), images)
     if choice.shape != images.shape[:1] or choice.is_floating_point() or choice.dtype == torch.bool:
         raise ValueError(
             f"choice must be one integer per image, shape [{len(images)}], got {choice.dtype} of shape "
@@ -59,7 +59,7 @@ def dispatch_unchecked(
     applied: Tensor | None = None,
     fill: Fill = 0.0,
 ) -> Tensor:
-    """`dispatch` for a caller that has checked images and strengths already: a policy's later stages."""
+    """`dispatch` for a caller that has checked images, strengths and fill already."""
     untouched = len(operations)
     if len(choice):
         low, high = (int(bound) for bound in choice.aminmax())
@@ -75,8 +75,8 @@ def dispatch_unchecked(
     for i, operation in enumerate(operations):
         if counts[i]:
             result = operation.apply_unchecked(pieces[i], strengths[i], sides[i], fill)
-            if differentiable:
-                pieces[i] = result
+            if differentiable or result.requires_grad:
+                pieces[i], differentiable = result, True
             else:  # Pieces are views: written back, the batch needs no memory of its own once more.
                 pieces[i].copy_(result)
     return (torch.cat(pieces) if differentiable else sorted_images).index_select(0, order.argsort())

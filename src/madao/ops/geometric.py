@@ -97,7 +97,4 @@ def _grid(matrix: Tensor, height: int, width: int) -> Tensor:
 
 
 def _colour(fill: Fill, values: Tensor) -> Tensor:
-    colour = torch.as_tensor(fill, dtype=values.dtype, device=values.device)
-    if colour.ndim > 1 or (colour.ndim == 1 and len(colour) != values.shape[1]):
-        raise ValueError(f"fill must be one number or one per channel ({values.shape[1]}), got {fill!r}")
-    return colour.reshape(-1, 1, 1)
+    return torch.as_tensor(fill, dtype=values.dtype, device=values.device).reshape(-1, 1, 1)

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from madao.ops import enhance, geometric, tone
-from madao.ops.checks import check_images, check_per_image, nearest
+from madao.ops.checks import check_fill, check_fill_fits, check_images, check_strengths, nearest
 from madao.ops.geometric import Fill
 
 Derivative = Literal["exact", "straight-through", "none"]
+
+_HALF = (torch.float16, torch.bfloat16)
 
 SECANT_HALF_WIDTH = 1 / 8
 """Half the window of magnitudes over which a straight-through derivative is averaged."""
@@ -38,7 +40,7 @@ class Operation:
         derivative: How ∂result/∂μ is found. `"exact"`: the function is differentiable, autograd does it.
             `"straight-through"`: it is a staircase; the derivative is that of the operation averaged over
             magnitudes within ±1/8, [O(μ + 1/8) − O(μ − 1/8)] / (1/4) per pixel (the ends kept in [0, 1]),
-            of the size a smooth operation's derivative has. `"none"`: zero.
+            of the size a smooth operation's derivative has; for reverse mode alone. `"none"`: zero.
         geometric: Whether it moves pixels, so that masks and boxes have to move along.
         unit: What `range` is measured in, for people.
     """
@@ -81,7 +83,7 @@ class Operation:
         return neutral + (sign * step if self.signed else step)
 
     def limited(self, strongest: float) -> "Operation":
-        """The same operation with another strongest value: `Rotate` to 10 degrees, `Color` to a factor of 1.5."""
+        """The same operation with another strongest value: `Rotate` to 10 degrees, or to 90."""
         if self.range is None:
             raise ValueError(f"{self.name} has no magnitude, so it has no range to limit; leave it out instead")
         neutral, present = self.range
@@ -103,14 +105,15 @@ class Operation:
             fill: The colour outside the image in [0, 1], for geometric operations.
         """
         check_images(images)
-        check_per_image("magnitude", magnitude, images)
-        check_per_image("sign", sign, images)
+        check_strengths(magnitude, sign, images)
+        check_fill_fits(check_fill(fill), images)
         return self.apply_unchecked(images, magnitude, sign, fill)
 
     def apply_unchecked(self, images: Tensor, magnitude: Tensor, sign: Tensor, fill: Fill = 0.0) -> Tensor:
         """`__call__` for a caller that has checked the whole batch already."""
-        if images.dtype in (torch.float16, torch.bfloat16):  # too coarse for coordinates and sums
-            return self.apply_unchecked(images.float(), magnitude, sign, fill).to(images.dtype)
+        if images.dtype in _HALF or magnitude.dtype in _HALF:  # too coarse for coordinates and sums
+            raised = images.float() if images.dtype in _HALF else images
+            return self.apply_unchecked(raised, magnitude.float(), sign.float(), fill).to(images.dtype)
         if self.derivative != "straight-through" or not magnitude.requires_grad:
             return self._run(images, magnitude, sign, fill)
         result = self._run(images, magnitude.detach(), sign, fill)
@@ -127,10 +130,16 @@ class Operation:
     def _run(self, images: Tensor, magnitude: Tensor, sign: Tensor, fill: Fill) -> Tensor:
         extra = {"fill": fill} if self.geometric else {}
         if self.range is None:
-            return self.function(images, **extra)
-        if self.derivative == "none":
-            magnitude = magnitude.detach()
-        return self.function(images, self.value(magnitude, sign), **extra)
+            result = self.function(images, **extra)
+        else:
+            strength = magnitude.detach() if self.derivative == "none" else magnitude
+            result = self.function(images, self.value(strength, sign), **extra)
+        if result.shape != images.shape or result.dtype != images.dtype:
+            raise ValueError(
+                f"{self.name}: its function must keep shape and dtype; it made {result.dtype} {list(result.shape)} of "
+                f"{images.dtype} {list(images.shape)}"
+            )
+        return result
 
 
 def _geometric(name: str, function: Callable[..., Tensor], strongest: float, unit: str) -> Operation:
@@ -166,15 +175,15 @@ PAPER = tuple(OPERATIONS)
 """The names of the fourteen operations of the paper."""
 
 
-def register(operation: Operation) -> Operation:
+def register(operation: Operation, replace: bool = False) -> Operation:
     """Make an operation known by its name, to policies and to policy files.
 
     A policy uses the paper's fourteen unless told otherwise: `Policy(operations=[*madao.ops.PAPER, "Gamma"])`.
     """
-    if operation.name in OPERATIONS and OPERATIONS[operation.name] != operation:
+    if operation.name in PAPER or (not replace and OPERATIONS.get(operation.name, operation) != operation):
         raise ValueError(
-            f"an operation named {operation.name!r} is registered already; give yours another name, or use "
-            "limited() to change the range of the one that is"
+            f"an operation named {operation.name!r} is registered already; give yours another name, use limited() to "
+            "change the range of the one that is, or replace=True for one of your own"
         )
     OPERATIONS[operation.name] = operation
     return operation
@@ -199,11 +208,12 @@ def choose(
         limits: The strongest value in real units, by name: `{"Rotate": 10}`.
         without: Names to leave out.
     """
-    if isinstance(operations, str):
-        raise TypeError(f"operations must be a list of names, got the one string {operations!r}")
+    for what, names in (("operations", operations), ("without", without)):
+        if isinstance(names, str):
+            raise TypeError(f"{what} must be a list of names, got the one string {names!r}")
     chosen = {op.name: op for op in (find(item) if isinstance(item, str) else item for item in operations)}
-    for what, names in (("limit", limits or {}), ("leave out", without)):
-        for name in names:
+    for what, chosen_names in (("limit", limits or {}), ("leave out", without)):
+        for name in chosen_names:
             if name not in chosen:
                 raise ValueError(f"cannot {what} {nearest(name, chosen)}")
     left_out = set(without)

@@ -34,11 +34,16 @@ def posterize(images: Tensor, bits: Tensor) -> Tensor:
 
     Derivative in the image: 1 (straight through).
     """
-    kept = bits.detach().round().clamp(0, 8).reshape(-1, 1, 1, 1)
+    # Half rounds up: to even, four of the steps between 8 and 4 bits would fall together in pairs.
+    kept = (bits.detach() + 0.5).floor().clamp(0, 8).reshape(-1, 1, 1, 1)
     mask = (256 - torch.exp2(8 - kept)).to(torch.uint8)
     levels = nearest_levels(images) & mask
     # Eight bits keep a float image as it is, though it may lie between two levels.
-    return levels if images.dtype == torch.uint8 else _through(torch.where(kept == 8, images, levels / 255), images)
+    return (
+        levels
+        if images.dtype == torch.uint8
+        else _through(torch.where(kept == 8, images.detach(), levels.to(images.dtype) / 255), images)
+    )
 
 
 def autocontrast(images: Tensor) -> Tensor:
@@ -51,7 +56,7 @@ def autocontrast(images: Tensor) -> Tensor:
         # float64 and truncation, as in PIL, whose table differs from the rounded quotient.
         scale = 255 / (high.double() - low.double())
         table = torch.arange(256, device=images.device) * scale - low * scale
-        return _look_up(images, torch.where(high > low, table.nan_to_num(), torch.arange(256.0)))
+        return _look_up(images, torch.where(high > low, table.nan_to_num(), torch.arange(256, device=images.device)))
     flat = high - low < 0.5 / 255
     return torch.where(flat, images, (images - low) / torch.where(flat, 1, high - low))
 
@@ -75,7 +80,7 @@ def equalize(images: Tensor) -> Tensor:
     equalized = _look_up(levels, torch.where(step > 0, table, bins))
     if images.dtype == torch.uint8:
         return equalized
-    return _through(torch.where(step > 0, equalized / 255, images), images)
+    return _through(torch.where(step > 0, equalized.to(images.dtype) / 255, images.detach()), images)
 
 
 def _look_up(levels: Tensor, table: Tensor) -> Tensor:
@@ -87,13 +92,23 @@ def _look_up(levels: Tensor, table: Tensor) -> Tensor:
 class _Through(torch.autograd.Function):
     """The first argument's value with the second argument's derivative."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, value: Tensor, images: Tensor) -> Tensor:
-        return value.to(images.dtype)
+    def forward(value: Tensor, images: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        pass
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
         return None, gradients[0]
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
+        return tangents[1].clone()
 
 
 def _through(value: Tensor, images: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from madao.ops import Operation
-from madao.ops.checks import check_images
+from madao.ops.checks import check_fill, check_fill_fits, check_images, check_strengths
 from madao.ops.dispatch import dispatch_unchecked
 from madao.ops.geometric import Fill
 from madao.policy.draw import Draw
@@ -21,7 +21,8 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
     Images are `[B, C, H, W]`, C of 1 or 3, uint8 or float in [0, 1], on any device; the result has their shape
     and dtype. Each image has its own operation, magnitude and sign in each stage.
 
-    Draws come from the policy's own random numbers unless a generator is given.
+    Draws come from the policy's own random numbers unless a generator is given. `eval()` changes nothing: what shall
+    not be augmented is not given to the policy.
     """
 
     def __init__(self, operations: tuple[Operation, ...], stages: int, fill: Fill = 0.0, seed: int = 0) -> None:
@@ -30,7 +31,7 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
             raise ValueError(f"stages must be a whole number of at least 1, got {stages!r}")
         self.operations = operations
         self.stages = stages
-        self.fill = fill
+        self.fill: Fill = check_fill(fill)
 
     @abc.abstractmethod
     def sample(self, images: Tensor, generator: torch.Generator | None = None) -> Draw:
@@ -55,8 +56,18 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
         if draw is None:
             raise TypeError("apply needs a draw: policy.apply(images, policy.sample(images))")
         check_images(images)
+        return self.apply_checked(images, draw)
+
+    def apply_checked(self, images: Tensor, draw: Draw) -> Tensor:
+        """`apply` to images that are known to be fit."""
         if len(draw) != len(images):
             raise ValueError(f"the draw is for {len(draw)} images, but there are {len(images)}")
+        check_strengths(draw.magnitude, draw.sign, images)
+        check_fill_fits(self.fill, images)
+        if draw.differentiable and images.dtype == torch.uint8:
+            raise ValueError(
+                "this draw carries gradients and uint8 images cannot; give float images (images / 255) or draw.detach()"
+            )
         for stage in range(draw.stages):
             images = self._apply_stage(images, draw, stage)
         return images
@@ -64,7 +75,24 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
     def forward(self, images: Tensor) -> Tensor:
         """Augment a batch by a fresh draw. No gradient reaches the policy: what trains it asks for one."""
         check_images(images)
-        return self.apply(images, self.sample(images))
+        return self.apply_checked(images, self.sample(images))
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """The random state, and which operations the parameters belong to, for `state_dict`."""
+        operations = [[operation.name, operation.range] for operation in self.operations]
+        return super().get_extra_state() | {"operations": operations}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Refuse the state of a policy with other operations: its numbers would mean something else here."""
+        here = [(operation.name, operation.range) for operation in self.operations]
+        there = [(name, span if span is None else tuple(span)) for name, span in state["operations"]]
+        if here != there:
+            other = next((t for h, t in zip(here, there, strict=False) if h != t), f"{len(there)} operations")
+            raise ValueError(
+                f"the saved policy has other operations or limits (it has {other}); build this one with the same "
+                "operations, limits and without"
+            )
+        super().set_extra_state(state)
 
     def extra_repr(self) -> str:
         """Stages and operations, for print."""
@@ -73,7 +101,7 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
     def _apply_stage(self, images: Tensor, draw: Draw, stage: int) -> Tensor:
         choice, applied = draw.choice[stage], draw.applied[stage]
         magnitude, sign = draw.magnitude[stage], draw.sign[stage]
-        if draw.gate is None or draw.weight is None or images.dtype == torch.uint8:
+        if draw.gate is None or draw.weight is None:
             return dispatch_unchecked(images, self.operations, choice, magnitude, sign, applied, self.fill)
         # The gate's derivative is operation − image, so the operation is needed for images that skip it too.
         transformed = dispatch_unchecked(images, self.operations, choice, magnitude, sign, fill=self.fill)

@@ -1,7 +1,7 @@
 """What a policy sampled for a batch, so that it can be replayed."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -50,11 +50,22 @@ class Draw:
         """The number of stages."""
         return self.choice.shape[0]
 
+    @property
+    def differentiable(self) -> bool:
+        """Whether a gradient can flow through it to a policy."""
+        return self.magnitude.requires_grad or self.weight is not None or self.gate is not None
+
     def __getitem__(self, index: Any) -> "Draw":
         """The draw of some of the images, by slice, indices or mask."""
         if isinstance(index, int):
+            if not -len(self) <= index < len(self):
+                raise IndexError(f"image {index} of a draw for {len(self)}")
             index = slice(index, index + 1 or None)
         return self._map(lambda value: value[:, index])
+
+    def __iter__(self) -> Iterator["Draw"]:
+        """The draw of each image."""
+        return (self[i] for i in range(len(self)))
 
     def to(self, device: torch.device | str) -> "Draw":
         """The draw on another device."""

@@ -56,6 +56,11 @@ def _constant(
     operations: tuple[Operation, ...], stages: int, application: float, magnitude: float, fill: Fill
 ) -> PolicySpec:
     """Every operation equally likely, applied as often, and equally strong."""
+    for name, value in (("application", application), ("magnitude", magnitude)):
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name} must lie in [0, 1], got {value!r}")
+    if not isinstance(stages, int) or stages < 1:
+        raise ValueError(f"the number of stages must be a whole number of at least 1, got {stages!r}")
     stage = tuple(Entry.rounded(operation, 1 / len(operations), application, magnitude) for operation in operations)
     return PolicySpec(operations, (stage,) * stages, fill)
 

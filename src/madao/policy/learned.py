@@ -1,6 +1,7 @@
 """The policy of the paper: selection, application and magnitude, all learned."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -95,16 +96,17 @@ class Policy(AugmentationPolicy):
         generator = self.generator(images.device) if generator is None else generator
         self._check_parameters()
         with torch.set_grad_enabled(relaxed and torch.is_grad_enabled()):
-            shape, dtype = (self.stages, len(images)), self.selection_logits.dtype
+            # At least float32: half precision would change the law.
+            shape, dtype = (self.stages, len(images)), torch.promote_types(self.selection_logits.dtype, torch.float32)
             noise = sampling.gumbel_noise((*shape, len(self.operations)), generator, dtype)
-            logits = self.selection_logits.unsqueeze(1)
+            logits = self.selection_logits.unsqueeze(1).to(dtype)
             choice = sampling.categorical(logits, noise)
             switch = sampling.logistic_noise(shape, generator, dtype)
-            application = self.application_logits.gather(1, choice)
+            application = self.application_logits.gather(1, choice).to(dtype)
             return Draw(
                 choice=choice,
                 applied=sampling.bernoulli(application, switch),
-                magnitude=self.magnitude.gather(1, choice),
+                magnitude=self.magnitude.gather(1, choice).to(dtype),
                 sign=sampling.fair_signs(shape, generator, dtype),
                 weight=sampling.relaxed_weight(logits, noise, choice, self.temperature) if relaxed else None,
                 gate=sampling.relaxed_gate(application, switch, self.application_temperature) if relaxed else None,
@@ -127,12 +129,16 @@ class Policy(AugmentationPolicy):
         return PolicySpec(operations=self.operations, stages=tuple(stages), fill=self.fill)
 
     @classmethod
-    def from_spec(cls, spec: PolicySpec, seed: int = 0) -> "Policy":
+    def from_spec(cls, spec: PolicySpec, **settings: Any) -> "Policy":
         """A policy that starts where a spec stands and goes on learning.
 
         Probabilities of exactly 0 or 1 have no finite logit: they start at 10⁻⁶ from there.
+
+        Args:
+            spec: Stages, operations, fill and numbers.
+            **settings: What a spec does not hold: `temperature`, `application_temperature`, `seed`.
         """
-        policy = cls(len(spec.stages), spec.operations, fill=spec.fill, seed=seed)
+        policy = cls(len(spec.stages), spec.operations, fill=spec.fill, **settings)
         selection, application, magnitude = spec.tensors()
         edge = 1e-6
         with torch.no_grad():

@@ -1,5 +1,6 @@
 """The policies that have a name, for commands and configuration files."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,8 +22,9 @@ NAMED: dict[str, Callable[[int], AugmentationPolicy]] = {
 }
 
 
-def load_policy(name_or_path: str, seed: int = 0) -> AugmentationPolicy:
+def load_policy(name_or_path: str | os.PathLike[str], seed: int = 0) -> AugmentationPolicy:
     """A built-in policy by name, or a learned one from its JSON file."""
+    name_or_path = os.fspath(name_or_path)
     if name_or_path in NAMED:
         return NAMED[name_or_path](seed)
     if Path(name_or_path).is_file():

@@ -1,15 +1,19 @@
 """A module's own source of random numbers."""
 
+import hashlib
 from typing import Any, Self
 
 import torch
 from torch import nn
+from torch.utils.data import get_worker_info
 
 
 class OwnRandomness(nn.Module):
     """A module whose random numbers start from `seed` and depend on nothing else in the program.
 
-    They travel in `state_dict()`, so that a resumed run goes on with the draws it would have made.
+    They travel in `state_dict()`, so that a resumed run goes on with the draws it would have made. Modules of different
+    classes draw differently from the same seed. Inside a worker of a `DataLoader` the worker's own seed is mixed in, so
+    that workers and epochs differ. Of several training processes, each calls `manual_seed(rank)` after loading a state.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -19,13 +23,17 @@ class OwnRandomness(nn.Module):
 
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
         """The module's own generator on a device."""
-        name = str(torch.device(device))
+        worker = get_worker_info()
+        # A forked worker inherits the parent's generators: under a name of its own it starts its own.
+        name = str(torch.device(device)) + ("" if worker is None else f" worker {worker.seed}")
         if name not in self._generators:
-            self._generators[name] = torch.Generator(name).manual_seed(self.seed)
+            text = f"{type(self).__name__} {self.seed} {'' if worker is None else worker.seed}"
+            mixed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+            self._generators[name] = torch.Generator(device).manual_seed(mixed)
         return self._generators[name]
 
     def manual_seed(self, seed: int) -> Self:
-        """Start the random numbers anew, for instance differently on each process."""
+        """Start the random numbers anew."""
         self.seed = seed
         self._generators.clear()
         return self
@@ -36,8 +44,10 @@ class OwnRandomness(nn.Module):
         return {"seed": self.seed, "generators": states}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Go on from a saved random state; a device this machine lacks starts from the seed."""
+        """Go on from a saved random state; on a device this machine lacks, from the seed."""
         self.manual_seed(state["seed"])
         for name, generator_state in state["generators"].items():
-            if torch.device(name).type == "cpu" or torch.cuda.is_available():
+            try:
                 self.generator(name).set_state(generator_state.cpu())
+            except RuntimeError:  # no such device here
+                self._generators.pop(name, None)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from madao.ops import Operation
+from madao.ops.checks import check_fill
 from madao.ops.geometric import Fill
 from madao.policy import specfile
 from madao.policy.specfile import PolicyFileError
@@ -60,11 +60,7 @@ class PolicySpec:
     fill: Fill = 0.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.fill, float | int):
-            object.__setattr__(self, "fill", tuple(self.fill))  # a list would make the spec unhashable
-        colour = self.fill if isinstance(self.fill, Sequence) else (self.fill,)
-        for value in colour:
-            _check_within("fill", value, 0, 1)
+        object.__setattr__(self, "fill", check_fill(self.fill))
         if not self.operations:
             raise ValueError("operations: there is none; a policy needs at least one")
         names = [operation.name for operation in self.operations]

@@ -117,6 +117,8 @@ def _read_operation(name: str, description: Any) -> Operation:
     _check_members(where, description, required=("range", "signed", "unit"))
     if description["signed"] is not known.signed:
         raise PolicyFileError(f"{where}.signed: expected {json.dumps(known.signed)}, got {description['signed']!r}")
+    if not isinstance(description["unit"], str):
+        raise PolicyFileError(f"{where}.unit: expected text, got {_kind(description['unit'])}")
     span = description["range"]
     if not isinstance(span, list) or len(span) != 2:
         raise PolicyFileError(f"{where}.range: expected two numbers, got {span!r}")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from madao.ops.checks import check_images
 from madao.policy.base import AugmentationPolicy
 from madao.policy.draw import Draw
+from madao.policy.learned import Policy
 from madao.policy.randomness import OwnRandomness
 
 
@@ -64,17 +65,24 @@ class Standard(OwnRandomness):
     ) -> None:
         super().__init__(seed)
         for name, value in (("padding", padding), ("cutout", cutout)):
-            if value < 0:
-                raise ValueError(f"{name} must be at least 0, got {value}")
-        if (mean is None) != (std is None) or (mean and std and (len(mean) != len(std) or min(std) <= 0)):
+            if not isinstance(value, int) or value < 0:
+                raise ValueError(f"{name} must be a whole number of at least 0, got {value!r}")
+        given = mean is not None and std is not None and len(mean) == len(std) > 0 and min(std) > 0
+        if not given and not (mean is None and std is None):
             raise ValueError(f"mean and std go together, one each per channel, std above 0; got {mean!r} and {std!r}")
         self.padding, self.flip, self.cutout = padding, flip, cutout
         self.mean, self.std = mean, std
         self.policy = policy
 
-    def sample(self, images: Tensor, generator: torch.Generator | None = None) -> StandardDraw:
-        """Draw for a batch, the policy's part included."""
-        inner = None if self.policy is None else self.policy.sample(images, generator)
+    def sample(self, images: Tensor, generator: torch.Generator | None = None, relaxed: bool = False) -> StandardDraw:
+        """Draw for a batch, the policy's part included.
+
+        Args:
+            images: The batch; only its shape and device matter.
+            generator: Where randomness comes from. By default its own, and the policy's own.
+            relaxed: Whether the draw carries gradients to the policy, which has to be a learned one.
+        """
+        inner = self._sample_inner(images, generator, relaxed)
         generator = self.generator(images.device) if generator is None else generator
 
         def whole_numbers(count: int) -> Tensor:
@@ -100,15 +108,32 @@ class Standard(OwnRandomness):
         if draw is None:
             raise TypeError("apply needs a draw: standard.apply(images, standard.sample(images))")
         check_images(images)
-        images = crop(images, draw.top, draw.left, draw.flipped, self.padding)
-        if self.policy is not None and draw.inner is not None:
-            images = self.policy.apply(images, draw.inner)
-        return cut_out(self.normalise(images), draw.hole_y, draw.hole_x, self.cutout)
+        return self.apply_checked(images, draw)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Augment a batch by a fresh draw."""
+        """Augment a batch by a fresh draw. No gradient reaches the policy."""
         check_images(images)
-        return self.apply(images, self.sample(images))
+        return self.apply_checked(images, self.sample(images))
+
+    def _sample_inner(self, images: Tensor, generator: torch.Generator | None, relaxed: bool) -> Draw | None:
+        if not relaxed:
+            return None if self.policy is None else self.policy.sample(images, generator)
+        if not isinstance(self.policy, Policy):
+            raise ValueError(f"a relaxed draw needs a learned policy, Standard(policy=Policy()), got {self.policy!r}")
+        return self.policy.sample(images, generator, relaxed=True)
+
+    def apply_checked(self, images: Tensor, draw: StandardDraw) -> Tensor:
+        """`apply` to images that are known to be fit."""
+        if len(draw.top) != len(images):
+            raise ValueError(f"the draw is for {len(draw.top)} images, but there are {len(images)}")
+        if (draw.inner is None) != (self.policy is None):
+            raise ValueError("the draw and this Standard differ in whether there is a policy; sample from this one")
+        images = crop(images, draw.top, draw.left, draw.flipped, self.padding)
+        if self.policy is not None and draw.inner is not None:
+            # Levels carry no gradient.
+            images = normalise(images) if draw.inner.differentiable else images
+            images = self.policy.apply_checked(images, draw.inner)
+        return cut_out(self.normalise(images), draw.hole_y, draw.hole_x, self.cutout)
 
     def normalise(self, images: Tensor) -> Tensor:
         """What remains for images that are not augmented: validation and test."""
