@@ -1,6 +1,6 @@
 """Learn an image model's data augmentation policy while the model trains."""
 
-from madao import ops
+from madao import hypergrad, ops
 from madao.policy import (
     AutoAugment,
     Draw,
@@ -12,6 +12,7 @@ from madao.policy import (
     Uniform,
     load_policy,
 )
+from madao.training import PolicyOptimizer
 
 __version__ = "0.1.0"
 
@@ -19,11 +20,13 @@ __all__ = [
     "AutoAugment",
     "Draw",
     "Policy",
+    "PolicyOptimizer",
     "PolicySpec",
     "RandAugment",
     "Standard",
     "TrivialAugment",
     "Uniform",
+    "hypergrad",
     "load_policy",
     "ops",
 ]

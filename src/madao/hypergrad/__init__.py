@@ -1,0 +1,40 @@
+"""Hypergradients: the gradient of an outer loss through the solution of an inner problem. Knows nothing of images."""
+
+from madao.hypergrad.cg import ConjugateGradient
+from madao.hypergrad.estimators import Influence, Relaxed
+from madao.hypergrad.hvp import DoubleBackward, FiniteDifference, ForwardOverReverse
+from madao.hypergrad.hypergradient import Hypergradient, hypergradient
+from madao.hypergrad.identity import Identity
+from madao.hypergrad.influence import BatchMean, ClassMean, LeaveOneOut, NoBaseline, Unaugmented
+from madao.hypergrad.neumann import Neumann
+from madao.hypergrad.nystrom import Nystrom
+from madao.hypergrad.problem import Problem, Term
+from madao.hypergrad.pure import PureModel
+from madao.hypergrad.stats import Stats, Status
+from madao.hypergrad.unrolled import Momentum, Unrolled
+
+__all__ = [
+    "BatchMean",
+    "ClassMean",
+    "ConjugateGradient",
+    "DoubleBackward",
+    "FiniteDifference",
+    "ForwardOverReverse",
+    "Hypergradient",
+    "Identity",
+    "Influence",
+    "LeaveOneOut",
+    "Momentum",
+    "Neumann",
+    "NoBaseline",
+    "Nystrom",
+    "Problem",
+    "PureModel",
+    "Relaxed",
+    "Stats",
+    "Status",
+    "Term",
+    "Unaugmented",
+    "Unrolled",
+    "hypergradient",
+]

@@ -1,0 +1,65 @@
+"""Conjugate gradient (Rajeswaran et al., 2019; Pedregosa, 2016)."""
+
+import dataclasses
+import math
+
+from madao.hypergrad import vector
+from madao.hypergrad.stats import Solution, Status
+from madao.hypergrad.vector import Operator, Vector
+
+
+@dataclasses.dataclass(frozen=True)
+class ConjugateGradient:
+    """Solves (H + damping · I) q = v. Exact after as many steps as H has different eigenvalues.
+
+    Attributes:
+        steps: At most so many products.
+        tolerance: Stop once ‖v − (H + damping · I) q‖ ≤ tolerance · ‖v‖.
+        damping: Added to every eigenvalue. Has to exceed the most negative curvature of the inner loss.
+    """
+
+    steps: int = 10
+    tolerance: float = 1e-6
+    damping: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        if self.damping < 0 or self.tolerance < 0:
+            raise ValueError(f"tolerance and damping must be at least 0, got {self.tolerance} and {self.damping}")
+
+    def solve(self, operator: Operator, v: Vector) -> Solution:
+        """Iterate from zero; where the curvature along a direction is not positive, keep what there is."""
+        solution, residual, direction = vector.zeros_like(v), v, v
+        squared = float(vector.dot(residual, residual))
+        start = math.sqrt(squared)
+        norms, status, products = [start], Status.TRUNCATED, 0
+        while products < self.steps:
+            if not math.isfinite(squared):
+                status = Status.NON_FINITE
+                break
+            if math.sqrt(squared) <= self.tolerance * start:
+                status = Status.CONVERGED
+                break
+            image = vector.add(operator(direction), direction, self.damping)
+            products += 1
+            curvature = float(vector.dot(direction, image))
+            if curvature <= 0:
+                status = Status.NEGATIVE_CURVATURE
+                if products == 1:  # nothing solved yet: v itself is the best there is
+                    solution = v
+                break
+            length = squared / curvature
+            solution = vector.add(solution, direction, length)
+            residual = vector.add(residual, image, -length)
+            previous, squared = squared, float(vector.dot(residual, residual))
+            direction = vector.add(residual, direction, squared / previous)
+            norms.append(math.sqrt(squared) if squared >= 0 else math.nan)
+        if status is Status.TRUNCATED and norms[-1] <= self.tolerance * start:
+            status = Status.CONVERGED
+        if not all(map(math.isfinite, norms)):
+            status = Status.NON_FINITE
+        # The recurrence knows the residual of the damped system, which is the one asked about only without damping.
+        solved = start > 0 and self.damping == 0 and len(norms) > 1
+        known = norms[-1] / start if solved else None
+        return Solution(solution, status, tuple(norms), known, products)

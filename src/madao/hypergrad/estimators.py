@@ -1,0 +1,126 @@
+"""From q to ∂g/∂φ: the mixed second derivative −∂/∂φ ⟨q, ∇θ f⟩, in two ways."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from madao.hypergrad import vector
+from madao.hypergrad.hvp import PureLoss, SecondOrder
+from madao.hypergrad.influence import Baseline, Batch, LeaveOneOut
+from madao.hypergrad.vector import Vector
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Setting:
+    """A problem made flat, as the estimators take it.
+
+    Attributes:
+        params: θ.
+        inputs: What f sees of φ, with its graph to φ.
+        terms: f as (loss, weight) pairs.
+        hyper: φ.
+        log_prob: log P of each example's draw, differentiable in φ.
+        classes: The class of each example.
+        plain: The loss of each example before any draw.
+    """
+
+    params: Vector
+    inputs: Vector
+    terms: Sequence[tuple[PureLoss, float]]
+    hyper: Vector
+    log_prob: Tensor | None = None
+    classes: Tensor | None = None
+    plain: Callable[[Vector], Tensor] | None = None
+
+    def directional(self, q: Vector, second_order: SecondOrder) -> tuple[Tensor, Vector]:
+        """⟨q, ∇θ ℓ_b⟩ of every example, and the gradient of ⟨q, ∇θ f⟩ in the inputs."""
+        slopes, gradient = [], vector.zeros_like(self.inputs)
+        for loss, weight in self.terms:
+            slope, part = second_order.directional(loss, self.params, q, self.inputs)
+            slopes.append(slope.reshape(-1))
+            gradient = vector.add(gradient, part, weight)
+        return torch.cat(slopes), gradient
+
+    def pull_back(self, cotangents: Vector) -> Vector:
+        """From the inputs to φ, by the graph between them."""
+        if all(a is b for a, b in zip(self.inputs, self.hyper, strict=False)) and len(self.inputs) == len(self.hyper):
+            return cotangents
+        attached = [i for i, tensor in enumerate(self.inputs) if tensor.requires_grad]
+        if not attached:
+            return vector.zeros_like(self.hyper)
+        return torch.autograd.grad(
+            [self.inputs[i] for i in attached],
+            self.hyper,
+            [cotangents[i] for i in attached],
+            retain_graph=True,
+            materialize_grads=True,
+        )
+
+
+class Estimator(Protocol):
+    """A way from q to ∂g/∂φ."""
+
+    def gradient(self, setting: Setting, q: Vector, second_order: SecondOrder) -> Vector:
+        """−∂/∂φ ⟨q, ∇θ f⟩."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Relaxed:
+    """Through the inputs' own derivative in φ: exact where they have one, the paper's relaxation where they have not.
+
+    The gradient in the inputs of a forward-mode directional derivative, then the inputs' own backward pass. No graph
+    over θ is kept.
+    """
+
+    def gradient(self, setting: Setting, q: Vector, second_order: SecondOrder) -> Vector:
+        """One directional derivative and its gradient."""
+        _, cotangents = setting.directional(q, second_order)
+        return vector.scaled(setting.pull_back(cotangents), -1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Influence:
+    """Score function for what was drawn, pathwise for what was not. The inner loss has to give one value per example.
+
+    Unbiased also where the draw is discrete, which no relaxation is.
+
+    Attributes:
+        baseline: What is taken from each example's influence: `LeaveOneOut()`, `ClassMean()`, `Unaugmented()`,
+            `BatchMean()`, `NoBaseline()`, or your own function of a `Batch`.
+    """
+
+    baseline: Baseline = dataclasses.field(default_factory=LeaveOneOut)
+
+    def gradient(self, setting: Setting, q: Vector, second_order: SecondOrder) -> Vector:
+        """One directional derivative, its gradient, and the score."""
+        if setting.log_prob is None:
+            raise ValueError(
+                "Influence needs the log-probability of each draw; give Problem(log_prob=policy.log_prob(draw))"
+            )
+        influence, cotangents = setting.directional(q, second_order)
+        if influence.shape != setting.log_prob.shape:
+            raise ValueError(
+                "Influence needs the loss of each example: the inner loss gave shape "
+                f"{list(influence.shape)}, log_prob has {list(setting.log_prob.shape)}; use reduction='none'"
+            )
+
+        def plain_influence() -> Tensor:
+            assert setting.plain is not None
+            plain = setting.plain
+            values, _ = second_order.directional(lambda p, _: plain(p), setting.params, q, setting.inputs)
+            return values
+
+        batch = Batch(influence, setting.classes, plain_influence if setting.plain is not None else None)
+        advantage = (influence - self.baseline(batch)) / len(influence)
+        score = torch.autograd.grad(
+            setting.log_prob,
+            setting.hyper,
+            advantage.to(setting.log_prob.dtype),
+            retain_graph=True,
+            materialize_grads=True,
+        )
+        pathwise = setting.pull_back(cotangents)
+        return vector.scaled(vector.add(score, pathwise), -1.0)

@@ -1,0 +1,191 @@
+"""Second derivatives as products with vectors.
+
+Each kind answers two questions. *Products*: what is H v, with H the Hessian of a loss at a point. *Directional*: how
+does a loss change along a direction q of the parameters, D_q ℓ = ⟨q, ∇θ ℓ⟩, and what is the gradient of that in the
+loss's inputs, which is the mixed second derivative every hypergradient ends with.
+
+All are pure: losses are evaluated at parameters handed to them, so that nothing has to be restored afterwards.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from madao.hypergrad import vector
+from madao.hypergrad.problem import detached, mean
+from madao.hypergrad.vector import Operator, Vector
+
+PureLoss = Callable[[Vector, Vector], Tensor]
+"""loss(params, inputs), both flat; a scalar or `[B]`."""
+
+
+_STEPS = {torch.float32: 1e-5, torch.float64: 1e-6}
+
+
+class SecondOrder(Protocol):
+    """A way to second derivatives."""
+
+    def products(self, loss: PureLoss, params: Vector, inputs: Vector) -> Operator:
+        """V ↦ H v, H the Hessian in the parameters of the mean loss."""
+
+    def directional(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Vector]:
+        """D_q ℓ, of ℓ's own shape, and the gradient of its mean in the inputs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ForwardOverReverse:
+    """Exact. Forward mode over reverse mode, for products and for the mixed term; the default.
+
+    No graph is kept between products, and none over the parameters ever. (The other order, reverse over forward, would
+    do for the mixed term on paper. torch, 2.15 at least, drops terms there: the backward pass of the forward-mode
+    formulas of BatchNorm and LayerNorm takes mean and variance for constants.)
+    """
+
+    def products(self, loss: PureLoss, params: Vector, inputs: Vector) -> Operator:
+        """V ↦ H v as the derivative of ∇θ f along v."""
+        point, fixed = detached(params), detached(inputs)
+        gradient = torch.func.grad(lambda p: mean(loss(p, fixed)))
+
+        def product(direction: Vector) -> Vector:
+            result: Vector = _jvp(gradient, point, detached(direction))
+            return result
+
+        return product
+
+    def directional(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Vector]:
+        """D_q ℓ and the derivative of ∇inputs f along q, by the same pass."""
+        fixed = detached(inputs)
+
+        def gradient_and_value(p: Vector) -> tuple[Vector, Tensor]:
+            def with_value(x: Vector) -> tuple[Tensor, Tensor]:
+                value = loss(p, x)
+                return mean(value), value
+
+            result: tuple[Vector, Tensor] = torch.func.grad(with_value, has_aux=True)(fixed)
+            return result
+
+        gradient, slope = _jvp(gradient_and_value, detached(params), detached(direction))
+        return slope, gradient
+
+
+@dataclasses.dataclass(frozen=True)
+class DoubleBackward:
+    """Exact. Reverse mode twice; the graph of the gradient is built once and kept for all products.
+
+    For losses that have no forward-mode derivative. Takes several times the memory of a training step.
+    """
+
+    def products(self, loss: PureLoss, params: Vector, inputs: Vector) -> Operator:
+        """V ↦ H v by differentiating ⟨∇ loss, v⟩."""
+        point = detached(params, requires_grad=True)
+        with torch.enable_grad():
+            gradient = _gradient(mean(loss(point, detached(inputs))), point, create_graph=True)
+
+        def product(direction: Vector) -> Vector:
+            return _gradient(gradient, point, detached(direction), retain_graph=True)
+
+        return product
+
+    def directional(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Vector]:
+        """D_q ℓ as the derivative of ⟨Jᵀu, q⟩ in u, J the Jacobian of ℓ; at u = 1 that is the sum of D_q ℓ too."""
+        point, leaves = detached(params, requires_grad=True), detached(inputs, requires_grad=True)
+        with torch.enable_grad():
+            value = loss(point, leaves)
+            cotangent = torch.ones_like(value).requires_grad_()
+            pulled = _gradient(value, point, (cotangent,), create_graph=True)
+            along = vector.dot(pulled, detached(direction))
+            slope, *gradient = _gradient(along, (cotangent, *leaves))
+        return slope, vector.scaled(tuple(gradient), 1 / value.numel())
+
+
+@dataclasses.dataclass(frozen=True)
+class FiniteDifference:
+    """Central differences of first derivatives: works for any loss, costs two gradients a product, error O(step²).
+
+    Not for half precision, where the difference is noise.
+
+    Attributes:
+        step: Length of the step relative to that of the parameters: ε = step · ‖θ‖ / ‖v‖ (‖θ‖ at least 1e-3). None is
+            1e-5 in float32 and 1e-6 in float64: rounding asks for longer steps, the kinks of a ReLU for shorter ones.
+    """
+
+    step: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.step is not None and not self.step > 0:
+            raise ValueError(f"step must be above 0, got {self.step!r}")
+
+    def products(self, loss: PureLoss, params: Vector, inputs: Vector) -> Operator:
+        """V ↦ [∇f(θ + εv) − ∇f(θ − εv)] / 2ε."""
+        point, fixed = detached(params), detached(inputs)
+
+        def gradient(at: Vector) -> Vector:
+            leaves = detached(at, requires_grad=True)
+            with torch.enable_grad():
+                return _gradient(mean(loss(leaves, fixed)), leaves)
+
+        def product(direction: Vector) -> Vector:
+            return self._central(gradient, point, direction)
+
+        return product
+
+    def directional(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Vector]:
+        """D_q ℓ and its gradient, by the same two evaluations."""
+
+        def value_and_gradient(at: Vector) -> Vector:
+            leaves = detached(inputs, requires_grad=True)
+            with torch.enable_grad():
+                value = loss(at, leaves)
+                return (value.detach(), *_gradient(mean(value), leaves))
+
+        slope, *gradient = self._central(value_and_gradient, detached(params), direction)
+        return slope, tuple(gradient)
+
+    def _central(self, function: Operator, point: Vector, direction: Vector) -> Vector:
+        length = float(vector.norm(direction))
+        if length == 0:
+            return vector.zeros_like(function(point))
+        dtype = point[0].dtype
+        if self.step is None and dtype not in _STEPS:
+            raise ValueError(
+                f"finite differences need float32 or float64 parameters, got {dtype}; use ForwardOverReverse"
+            )
+        step = _STEPS[dtype] if self.step is None else self.step
+        epsilon = step * max(float(vector.norm(point)), 1e-3) / length
+        ahead = function(vector.add(point, direction, epsilon))
+        behind = function(vector.add(point, direction, -epsilon))
+        return vector.scaled(vector.add(ahead, behind, -1.0), 1 / (2 * epsilon))
+
+
+def _jvp(function: Callable[[Vector], Any], point: Vector, direction: Vector) -> Any:
+    """The directional derivative of a function by forward mode."""
+    with torch.no_grad(), warnings.catch_warnings():
+        # torch's own forward-mode code is scripted, and says so at first use.
+        warnings.filterwarnings("ignore", ".*torch.jit.script.*", category=Warning)
+        return torch.func.jvp(function, (point,), (direction,))[1]
+
+
+def _gradient(
+    outputs: Tensor | Vector,
+    leaves: Vector,
+    cotangents: Vector | None = None,
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
+) -> Vector:
+    """Reverse-mode gradient; zero where an output does not depend on a leaf at all."""
+    outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
+    kept = [i for i, output in enumerate(outputs) if output.requires_grad]
+    if not kept:
+        return vector.zeros_like(leaves)
+    return torch.autograd.grad(
+        [outputs[i] for i in kept],
+        leaves,
+        None if cotangents is None else [cotangents[i] for i in kept],
+        create_graph=create_graph,
+        retain_graph=retain_graph,
+        materialize_grads=True,
+    )

@@ -1,0 +1,176 @@
+"""The gradient of an outer loss through the solution of an inner problem."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from madao.hypergrad import vector
+from madao.hypergrad.estimators import Estimator, Relaxed, Setting
+from madao.hypergrad.hvp import ForwardOverReverse, PureLoss, SecondOrder
+from madao.hypergrad.neumann import Neumann
+from madao.hypergrad.problem import Loss, Problem, Term, as_terms, check_loss, detached, mean
+from madao.hypergrad.stats import Solution, Stats, Status
+from madao.hypergrad.unrolled import Unrolled
+from madao.hypergrad.vector import Operator, Vector
+
+
+class LinearSolver(Protocol):
+    """A way to q ≈ H⁻¹ v from products with H."""
+
+    def solve(self, operator: Operator, v: Vector) -> Solution:
+        """Approximate H⁻¹ v."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Hypergradient:
+    """∂g/∂φ, and whether to trust it.
+
+    Attributes:
+        grads: In the form of `Problem.hyper`.
+        stats: The health of the result.
+    """
+
+    grads: Any
+    stats: Stats
+
+
+def hypergradient(
+    problem: Problem,
+    solver: LinearSolver | Unrolled | None = None,
+    hvp: SecondOrder | None = None,
+    estimator: Estimator | None = None,
+    check: bool = True,
+) -> Hypergradient:
+    """∂g/∂φ by the implicit function theorem.
+
+        v = ∇θ g(θ)        q ≈ H⁻¹ v, H = ∇²θ f        ∂g/∂φ = ∂g/∂φ|θ − ∂/∂φ ⟨q, ∇θ f(θ, φ)⟩
+
+    Nothing is written: neither parameters nor their `.grad`.
+
+    Args:
+        problem: What is differentiated.
+        solver: How H⁻¹ v is approximated: `Neumann` (the default), `ConjugateGradient`, `Identity`, `Nystrom`; or
+            `Unrolled`, which differentiates through inner steps instead.
+        hvp: How products with H are made: `ForwardOverReverse` (the default), `DoubleBackward`, `FiniteDifference`.
+        estimator: How q becomes a gradient in φ: `Relaxed` (the default) or `Influence`.
+        check: Whether one more product is spent on measuring the residual ‖v − H q‖ / ‖v‖.
+    """
+    solver = Neumann() if solver is None else solver
+    second_order = ForwardOverReverse() if hvp is None else hvp
+    estimator = Relaxed() if estimator is None else estimator
+    params, form_params = vector.flatten(problem.params, "params")
+    hyper, form_hyper = vector.flatten(problem.hyper, "hyper")
+    same = problem.inputs is None
+    inputs, form_inputs = (hyper, form_hyper) if same else vector.flatten(problem.inputs, "inputs")
+
+    def pure(loss: Loss | Sequence[Term], name: str) -> list[tuple[PureLoss, float]]:
+        return [(_pure(term.loss, name, form_params, form_inputs), term.weight) for term in as_terms(loss)]
+
+    inner, outer = pure(problem.inner, "inner"), pure(problem.outer, "outer")
+    plain = problem.plain
+    setting = Setting(
+        params,
+        inputs,
+        inner,
+        hyper,
+        problem.log_prob,
+        problem.classes,
+        None if plain is None else lambda p: check_loss(plain(form_params(p)), "plain"),
+    )
+
+    if isinstance(solver, Unrolled):
+        path = solver.differentiate(setting, outer, problem.weight_decay)
+        grads = setting.pull_back(path.gradient)
+        shrunk = path.inner_norms[-1] <= 1e-3 * max(path.inner_norms[0], 1e-3)
+        stats = _stats(
+            Status.CONVERGED if shrunk else Status.TRUNCATED,
+            path.outer_loss,
+            path.outer_gradient,
+            None,
+            None,
+            path.inner_norms,
+            grads,
+            0,
+        )
+        return Hypergradient(form_hyper(grads), stats)
+
+    outer_loss, v, direct = _outer_gradient(outer, params, inputs)
+    curvature = inner if problem.curvature is None else pure(problem.curvature, "curvature")
+    operator = _hessian(curvature, params, inputs, second_order, problem.weight_decay)
+    solution = solver.solve(operator, v)
+    residual, products = solution.residual, solution.products
+    if check and residual is None and solution.status is not Status.NON_FINITE:
+        image = operator(solution.vector)
+        residual, products = float(vector.norm(vector.add(v, image, -1.0)) / vector.norm(v)), products + 1
+    grads = estimator.gradient(setting, solution.vector, second_order)
+    grads = vector.add(grads, setting.pull_back(direct))
+    stats = _stats(solution.status, outer_loss, v, solution.vector, residual, solution.term_norms, grads, products)
+    return Hypergradient(form_hyper(grads), stats)
+
+
+def _pure(
+    loss: Loss, name: str, form_params: Callable[[Vector], Any], form_inputs: Callable[[Vector], Any]
+) -> PureLoss:
+    return lambda params, inputs: check_loss(loss(form_params(params), form_inputs(inputs)), name)
+
+
+def _outer_gradient(
+    terms: Sequence[tuple[PureLoss, float]], params: Vector, inputs: Vector
+) -> tuple[float, Vector, Vector]:
+    """G(θ), its gradient in θ and its direct gradient in the inputs."""
+    value, gradient = 0.0, vector.zeros_like((*params, *inputs))
+    for loss, weight in terms:
+        point, leaves = detached(params, requires_grad=True), detached(inputs, requires_grad=True)
+        with torch.enable_grad():
+            part = weight * mean(loss(point, leaves))
+            gradient = vector.add(gradient, torch.autograd.grad(part, (*point, *leaves), materialize_grads=True))
+        value += float(part.detach())
+    return value, gradient[: len(params)], gradient[len(params) :]
+
+
+def _hessian(
+    terms: Sequence[tuple[PureLoss, float]],
+    params: Vector,
+    inputs: Vector,
+    second_order: SecondOrder,
+    weight_decay: float,
+) -> Operator:
+    """V ↦ H v, summed over microbatches, the weight decay's part in closed form."""
+    operators = [(second_order.products(loss, params, inputs), weight) for loss, weight in terms]
+
+    def product(direction: Vector) -> Vector:
+        result = vector.scaled(direction, weight_decay)
+        for operator, weight in operators:
+            result = vector.add(result, operator(direction), weight)
+        return result
+
+    return product
+
+
+def _stats(
+    status: Status,
+    outer_loss: float,
+    v: Vector,
+    q: Vector | None,
+    residual: float | None,
+    term_norms: tuple[float, ...],
+    grads: Vector,
+    products: int,
+) -> Stats:
+    norms: list[Tensor] = [vector.norm(v), vector.norm(grads), *([] if q is None else [vector.norm(q)])]
+    v_norm, grad_norm, *q_norm = torch.stack(norms).tolist()
+    finite = all(map(math.isfinite, (outer_loss, v_norm, grad_norm, *q_norm)))
+    return Stats(
+        status=status if finite else Status.NON_FINITE,
+        outer_loss=outer_loss,
+        v_norm=v_norm,
+        q_norm=q_norm[0] if q_norm else math.nan,
+        residual=residual,
+        term_norms=term_norms,
+        grad_norm=grad_norm,
+        products=products,
+    )

@@ -1,0 +1,27 @@
+"""The Hessian taken as the identity: one step of gradient descent ahead."""
+
+import dataclasses
+
+from madao.hypergrad import vector
+from madao.hypergrad.stats import Solution, series_status
+from madao.hypergrad.vector import Operator, Vector
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """q = αv: how the outer loss changes by one inner step of length α. No products.
+
+    Attributes:
+        scale: α.
+    """
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.scale > 0:
+            raise ValueError(f"scale must be above 0, got {self.scale}")
+
+    def solve(self, operator: Operator, v: Vector) -> Solution:
+        """Scale v; the operator is not used."""
+        length = float(vector.norm(v))
+        return Solution(vector.scaled(v, self.scale), series_status([length], None), (length,), None, 0)

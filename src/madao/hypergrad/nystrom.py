@@ -1,0 +1,70 @@
+"""The Nyström approximation of the inverse Hessian (Hataya & Yamada, 2023)."""
+
+import dataclasses
+import math
+
+import torch
+from torch import Tensor
+
+from madao.hypergrad.stats import Solution, Status
+from madao.hypergrad.vector import Operator, Vector
+
+
+@dataclasses.dataclass(frozen=True)
+class Nystrom:
+    """q = (H_k + damping · I)⁻¹ v, H_k of rank k from H's action on k random directions.
+
+    With Ω orthonormal random directions, C = HΩ and W = ΩᵀHΩ: H_k = C W⁺ Cᵀ. Exact where H has rank at most k. k
+    products, which do not depend on each other, and k vectors of memory.
+
+    Attributes:
+        rank: k.
+        damping: Added to every eigenvalue; what is not among the k directions is divided by it.
+        seed: Which directions.
+    """
+
+    rank: int = 10
+    damping: float = 1e-2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError(f"rank must be at least 1, got {self.rank}")
+        if not self.damping > 0:
+            raise ValueError(f"damping must be above 0, got {self.damping}")
+
+    def solve(self, operator: Operator, v: Vector) -> Solution:
+        """Sketch H, then solve by the Woodbury identity in the k-dimensional space of its columns."""
+        sizes = [part.numel() for part in v]
+        rank = min(self.rank, sum(sizes))
+        generator = torch.Generator(v[0].device).manual_seed(self.seed)
+        flat = torch.cat([part.flatten() for part in v]).double()
+        directions = torch.randn(len(flat), rank, generator=generator, device=flat.device, dtype=torch.float64)
+        directions = torch.linalg.qr(directions).Q
+        columns = torch.stack([_flat(operator(_split(column, v))) for column in directions.T], dim=1)
+        core = directions.T @ columns
+        core = (core + core.T) / 2
+        finite = bool(torch.isfinite(columns).all() & torch.isfinite(flat).all())
+        q = _woodbury(columns, core, flat, self.damping) if finite else torch.full_like(flat, math.nan)
+        status = Status.TRUNCATED if finite else Status.NON_FINITE
+        return Solution(_split(q, v), status, (float(flat.norm()),), None, rank)
+
+
+def _woodbury(columns: Tensor, core: Tensor, v: Tensor, damping: float) -> Tensor:
+    """(C W⁺ Cᵀ + ρI)⁻¹ v, through the eigenvectors of W so that directions of no curvature drop out."""
+    values, vectors = torch.linalg.eigh(core)
+    kept = values.abs() > 1e-10 * values.abs().max()
+    factor = columns @ vectors[:, kept]  # H_k = F diag(1/λ) Fᵀ
+    inner = damping * torch.diag(values[kept]) + factor.T @ factor
+    weights: Tensor = torch.linalg.lstsq(inner, (factor.T @ v)[:, None]).solution[:, 0]
+    solution: Tensor = (v - factor @ weights) / damping
+    return solution
+
+
+def _flat(parts: Vector) -> Tensor:
+    return torch.cat([part.flatten() for part in parts]).double()
+
+
+def _split(flat: Tensor, like: Vector) -> Vector:
+    pieces = torch.split(flat, [part.numel() for part in like])
+    return tuple(piece.reshape(part.shape).to(part.dtype) for piece, part in zip(pieces, like, strict=True))

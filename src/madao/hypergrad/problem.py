@@ -1,0 +1,80 @@
+"""What is differentiated: an outer loss through the solution of an inner problem."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Loss = Callable[[Any, Any], Tensor]
+"""`loss(params, inputs)`: a scalar, or one value per example, of which the mean is the loss."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """A part of a loss, weight · mean(loss(params, inputs)): a microbatch, whose graph is freed before the next."""
+
+    loss: Loss
+    weight: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Problem:
+    """Choose φ to lower g(θ*(φ)), where θ*(φ) minimises f(θ, φ).
+
+    `params` and `inputs` may be a tensor, or lists, tuples and dicts of tensors; losses receive them in the same form.
+
+    Attributes:
+        params: θ, where the inner problem stands (or starts, for `Unrolled`).
+        hyper: φ, the tensors a gradient is wanted for.
+        inner: f(θ, inputs). A sequence of `Term`s is summed.
+        outer: g(θ, inputs). A sequence of `Term`s is summed. A direct dependence on the inputs counts too.
+        inputs: What the losses see of φ, computed from it with a graph: augmented images, say. By default φ itself.
+        curvature: The loss whose Hessian is used in f's place, for instance f on fewer examples. By default f.
+        weight_decay: λ of λ/2 ‖θ‖² in f, where the inner optimizer has it and the loss does not.
+        log_prob: For `Influence`: log P of what was drawn for each example, `[B]`, differentiable in φ.
+        classes: For the baseline `ClassMean`: the class of each example, `[B]`.
+        plain: For the baseline `Unaugmented`: `plain(params)`, the loss `[B]` of each example before any draw.
+    """
+
+    params: Any
+    hyper: Any
+    inner: Loss | Sequence[Term]
+    outer: Loss | Sequence[Term]
+    inputs: Any = None
+    curvature: Loss | Sequence[Term] | None = None
+    weight_decay: float = 0.0
+    log_prob: Tensor | None = None
+    classes: Tensor | None = None
+    plain: Callable[[Any], Tensor] | None = None
+
+
+def as_terms(loss: Loss | Sequence[Term]) -> tuple[Term, ...]:
+    """A loss as the terms it is the sum of."""
+    return (Term(loss),) if callable(loss) else tuple(loss)
+
+
+def check_loss(value: Any, name: str) -> Tensor:
+    """Raise unless a loss gave a scalar or a vector of floating point."""
+    if not isinstance(value, Tensor) or value.ndim > 1 or not value.is_floating_point():
+        got = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"the {name} loss must return a scalar or one value per example, got {got}")
+    if value.numel() == 0:
+        raise ValueError(f"the {name} loss is empty: the batch has no example")
+    return value if value.ndim else value.reshape(())
+
+
+def mean(value: Tensor) -> Tensor:
+    """The loss from a scalar or per-example values."""
+    return value.mean() if value.ndim else value
+
+
+def detached(tensors: Sequence[Tensor], requires_grad: bool = False) -> tuple[Tensor, ...]:
+    """The same values as new leaves."""
+    return tuple(tensor.detach().requires_grad_(requires_grad) for tensor in tensors)
+
+
+def total(parts: list[Tensor]) -> Tensor:
+    """The sum of scalars."""
+    return torch.stack(parts).sum()

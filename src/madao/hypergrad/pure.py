@@ -1,0 +1,150 @@
+"""An `nn.Module` as a pure function of its parameters, fit for second derivatives."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+from unittest import mock
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _BatchNorm
+
+Mode = Literal["train", "eval", "keep"]
+
+
+class PureModel:
+    """`pure(params, *inputs)` is the model's output at those parameters; the model itself stays as it is.
+
+    - Running statistics are not updated. In mode `"train"` BatchNorm uses the batch's, in `"eval"` the running ones.
+    - Dropout and other randomness is the same at every call, from `seed`; the program's random state is not touched.
+    - Attention is computed step by step, since the fused kernels have no second derivative.
+    - A compiled or data-parallel model is replaced by the module inside it.
+    - Parameters that do not require a gradient are constants; tied ones are one parameter.
+
+    Args:
+        model: Any module.
+        mode: `"train"`, `"eval"`, or `"keep"` for each submodule as it is.
+        seed: Which randomness.
+        autocast: Half-precision dtype the forward pass runs in, if any.
+    """
+
+    def __init__(
+        self, model: nn.Module, mode: Mode = "train", seed: int = 0, autocast: torch.dtype | None = None
+    ) -> None:
+        if mode not in ("train", "eval", "keep"):
+            raise ValueError(f"mode must be 'train', 'eval' or 'keep', got {mode!r}")
+        self.model = original(model)
+        self.mode = mode
+        self.seed = seed
+        self.autocast = autocast
+
+    @property
+    def params(self) -> dict[str, Tensor]:
+        """The parameters that learn, by name: what `Problem.params` wants."""
+        params: dict[str, Tensor] = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        if not params:
+            raise ValueError(
+                "no parameter of the model requires a gradient, so there is no inner problem; unfreeze some"
+            )
+        return params
+
+    def __call__(self, params: dict[str, Tensor], *inputs: Any, **keywords: Any) -> Any:
+        """The model's output."""
+        device = next(iter(params.values())).device
+        # Copies, so that a module which writes to its buffers writes to those.
+        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_frozen(self.model, self.mode))
+            stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
+            stack.enter_context(_twice_differentiable())
+            if self.autocast is not None:
+                # Without the cache of converted weights, which forgets their forward-mode derivative.
+                stack.enter_context(torch.autocast(device.type, dtype=self.autocast, cache_enabled=False))
+            torch.manual_seed(self.seed)
+            return torch.func.functional_call(self.model, {**params, **buffers}, inputs, keywords)
+
+
+@contextlib.contextmanager
+def _twice_differentiable() -> Iterator[None]:
+    """Attention, dropout and norms so that they have second derivatives, the same in every mode of differentiation.
+
+    The fused kernels of attention have none. torch's dropout fills its mask in the order of the input's memory, which
+    forward mode may change. Its norms, given half-precision inputs, have forward derivatives of another dtype.
+    """
+    replaced = {"scaled_dot_product_attention": _attention, "dropout": _dropout}
+    replaced |= {name: _in_single_precision(getattr(F, name)) for name in ("batch_norm", "group_norm", "layer_norm")}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # for callers that hold a reference of their own
+        for name, function in replaced.items():
+            stack.enter_context(mock.patch.object(F, name, function))
+        yield
+
+
+def _in_single_precision(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def run(input: Tensor, *arguments: Any, **keywords: Any) -> Tensor:
+        if input.dtype not in (torch.float16, torch.bfloat16):
+            return function(input, *arguments, **keywords)
+        return function(input.float(), *arguments, **keywords).to(input.dtype)
+
+    return run
+
+
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    if not training or p == 0:
+        return input
+    kept = torch.empty(input.shape, dtype=input.dtype, device=input.device).bernoulli_(1 - p)
+    return input * kept / (1 - p) if p < 1 else input * kept
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """`torch.nn.functional.scaled_dot_product_attention` by its definition."""
+    if enable_gqa:
+        key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
+    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if attn_mask is not None:
+        allowed = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, -torch.inf) if allowed else scores + attn_mask
+    return _dropout(scores.softmax(-1), dropout_p) @ value
+
+
+def original(model: nn.Module) -> nn.Module:
+    """The module inside a compiled or data-parallel one."""
+    while True:
+        inside = getattr(model, "_orig_mod", None)
+        if inside is None and isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inside = model.module
+        if inside is None:
+            return model
+        model = inside
+
+
+@contextlib.contextmanager
+def _frozen(model: nn.Module, mode: Mode) -> Iterator[None]:
+    """Modes set, running statistics frozen; all restored at the end, whatever happens."""
+    training = [(module, module.training) for module in model.modules()]
+    # Without tracking, training mode still normalises by the batch and evaluation mode still by the running statistics.
+    tracking = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    try:
+        for norm in tracking:
+            norm.track_running_stats = False
+        if mode != "keep":
+            model.train(mode == "train")
+        yield
+    finally:
+        for norm in tracking:
+            norm.track_running_stats = True
+        for module, flag in training:
+            module.training = flag

@@ -1,0 +1,96 @@
+"""Whether a hypergradient can be trusted, and what to do where it cannot."""
+
+import dataclasses
+import enum
+import math
+from collections.abc import Sequence
+
+from madao.hypergrad.vector import Vector
+
+GROWTH = 1.1
+"""How much longer than its first term a series may grow before it counts as diverging."""
+
+
+class Status(enum.Enum):
+    """How the linear system H q = v was left."""
+
+    CONVERGED = "the linear system is solved to the tolerance"
+    TRUNCATED = (
+        "the solver stopped before it converged, as is usual with few steps: q lies between v and the solution; more "
+        "steps, or for Neumann a larger scale, come closer"
+    )
+    DIVERGING = (
+        "the series grows: scale times the largest curvature exceeds 2, or the curvature is negative along v; use a "
+        "smaller scale, a tenth say, or ConjugateGradient with damping"
+    )
+    NEGATIVE_CURVATURE = (
+        "the inner loss curves downwards along a search direction, so it is no minimum there: the solver kept what it "
+        "had; use damping above that curvature, or train the inner problem further"
+    )
+    NON_FINITE = (
+        "there are infinities or NaN in the gradient or in a product: check the losses, lower the scale, and use "
+        "float32 where it is half precision"
+    )
+
+    @property
+    def usable(self) -> bool:
+        """Whether the result may update anything."""
+        return self not in (Status.DIVERGING, Status.NON_FINITE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Solution:
+    """What a solver returns: q ≈ H⁻¹ v.
+
+    Attributes:
+        vector: q.
+        status: How the system was left.
+        term_norms: Length of each term of the series, or of the residual at each iteration, from ‖v‖ on.
+        residual: ‖v − H q‖ / ‖v‖ where the solver knows it, else None.
+        products: How many Hessian-vector products it took.
+    """
+
+    vector: Vector
+    status: Status
+    term_norms: tuple[float, ...]
+    residual: float | None
+    products: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """The health of one hypergradient.
+
+    Attributes:
+        status: How the linear system was left; `status.value` says what to do.
+        outer_loss: g(θ).
+        v_norm: ‖∇θ g‖.
+        q_norm: ‖q‖.
+        residual: ‖v − H q‖ / ‖v‖; None where it was not measured (`hypergradient(check=True)` measures it).
+        term_norms: Length of each term of the series, or of the residual at each iteration.
+        grad_norm: ‖∂g/∂φ‖.
+        products: How many Hessian-vector products were spent.
+    """
+
+    status: Status
+    outer_loss: float
+    v_norm: float
+    q_norm: float
+    residual: float | None
+    term_norms: tuple[float, ...]
+    grad_norm: float
+    products: int
+
+    @property
+    def usable(self) -> bool:
+        """Whether the gradient may update anything."""
+        return self.status.usable
+
+
+def series_status(norms: Sequence[float], residual: float | None, tolerance: float = 1e-3) -> Status:
+    """The status of a series from the lengths of its terms."""
+    if not all(map(math.isfinite, norms)):
+        return Status.NON_FINITE
+    if len(norms) > 1 and norms[-1] > GROWTH * norms[0] and norms[-1] >= norms[-2]:
+        return Status.DIVERGING
+    return Status.CONVERGED if residual is not None and residual <= tolerance else Status.TRUNCATED

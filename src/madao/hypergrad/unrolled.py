@@ -1,0 +1,79 @@
+"""Differentiation through the steps of the inner optimizer: exact for those steps, memory O(T · M)."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+
+from madao.hypergrad import vector
+from madao.hypergrad.estimators import Setting
+from madao.hypergrad.hvp import PureLoss
+from madao.hypergrad.problem import detached, mean
+from madao.hypergrad.vector import Vector
+
+
+@dataclasses.dataclass(frozen=True)
+class Momentum:
+    """Gradient descent with momentum: m ← β m + ∇f, θ ← θ − η m.
+
+    Attributes:
+        learning_rate: η.
+        momentum: β.
+    """
+
+    learning_rate: float = 0.1
+    momentum: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Path:
+    """What came of the steps.
+
+    Attributes:
+        gradient: dg(θ_T)/d inputs.
+        outer_gradient: ∇θ g at θ_T.
+        outer_loss: g(θ_T).
+        inner_norms: ‖∇f‖ before each step.
+    """
+
+    gradient: Vector
+    outer_gradient: Vector
+    outer_loss: float
+    inner_norms: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Unrolled:
+    """Takes T steps of the inner problem from θ and differentiates g(θ_T) through all of them.
+
+    The oracle for the others, and what the paper compares its memory with. No Hessian-vector products, no estimator:
+    the inputs' own derivative in φ is used.
+
+    Attributes:
+        steps: T.
+        optimizer: How a step is taken.
+    """
+
+    steps: int = 10
+    optimizer: Momentum = Momentum()
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
+
+    def differentiate(self, setting: Setting, outer: Sequence[tuple[PureLoss, float]], weight_decay: float) -> Path:
+        """Forward through the steps, backward through the graph of all of them."""
+        leaves, point = detached(setting.inputs, requires_grad=True), detached(setting.params, requires_grad=True)
+        velocity, norms = vector.zeros_like(point), []
+        with torch.enable_grad():
+            for _ in range(self.steps):
+                value = torch.stack([weight * mean(loss(point, leaves)) for loss, weight in setting.terms]).sum()
+                gradient: Vector = torch.autograd.grad(value, point, create_graph=True, materialize_grads=True)
+                gradient = vector.add(gradient, point, weight_decay)
+                norms.append(vector.norm(detached(gradient)))
+                velocity = vector.add(gradient, velocity, self.optimizer.momentum)
+                point = vector.add(point, velocity, -self.optimizer.learning_rate)
+            result = torch.stack([weight * mean(loss(point, leaves)) for loss, weight in outer]).sum()
+            gradients = torch.autograd.grad(result, (*leaves, *point), materialize_grads=True)
+        count = len(leaves)
+        return Path(gradients[:count], gradients[count:], float(result.detach()), tuple(torch.stack(norms).tolist()))

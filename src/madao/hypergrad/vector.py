@@ -1,0 +1,58 @@
+"""Arithmetic on vectors that are tuples of tensors, one a parameter. Nothing is written in place."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+Vector = tuple[Tensor, ...]
+Operator = Callable[[Vector], Vector]
+"""A linear map, such as v ↦ H v."""
+
+
+def flatten(tree: Any, name: str) -> tuple[Vector, Callable[[Vector], Any]]:
+    """The tensors of a tensor, list, tuple or dict, and the way back."""
+    leaves, structure = tree_flatten(tree)
+    if not leaves:
+        raise ValueError(f"{name} is empty; it must hold at least one tensor")
+    for leaf in leaves:
+        if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+            kind = leaf.dtype if isinstance(leaf, Tensor) else type(leaf).__name__
+            raise TypeError(f"{name} must hold floating-point tensors only, got {kind}")
+    return tuple(leaves), lambda vector: tree_unflatten(list(vector), structure)
+
+
+def dot(first: Vector, second: Vector) -> Tensor:
+    """⟨first, second⟩, summed over tensors in float64."""
+    products = [torch.sum(a * b, dtype=torch.float64) for a, b in zip(first, second, strict=True)]
+    return torch.stack(products).sum()
+
+
+def norm(vector: Vector) -> Tensor:
+    """Euclidean length, in float64."""
+    lengths: list[Tensor] = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in vector]
+    length: Tensor = torch.linalg.vector_norm(torch.stack(lengths))
+    return length
+
+
+def scaled(vector: Vector, factor: float | Tensor) -> Vector:
+    """The vector times a factor."""
+    return tuple(torch._foreach_mul(list(vector), _plain(factor)))
+
+
+def add(first: Vector, second: Vector, factor: float | Tensor = 1.0) -> Vector:
+    """The sum first + factor · second."""
+    if isinstance(factor, Tensor):
+        return tuple(torch._foreach_add(list(first), list(scaled(second, factor))))
+    return tuple(torch._foreach_add(list(first), list(second), alpha=factor))
+
+
+def zeros_like(vector: Vector) -> Vector:
+    """As many zeros."""
+    return tuple(torch.zeros_like(v) for v in vector)
+
+
+def _plain(factor: float | Tensor) -> float:
+    return factor.item() if isinstance(factor, Tensor) else factor

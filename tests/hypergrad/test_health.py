@@ -1,0 +1,87 @@
+"""A hypergradient says itself whether to trust it."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from madao.hypergrad import ConjugateGradient, Identity, Neumann, Nystrom, Problem, Status, hypergradient
+from madao.hypergrad.hypergradient import LinearSolver
+
+
+def curved(*curvatures: float, outer_scale: float = 1.0) -> Problem:
+    """F = ½ Σ λ_i (θ_i − φ_i)², g = Σ θ: the hypergradient is one in every φ_i."""
+    diagonal = torch.tensor(curvatures, dtype=torch.float64)
+    zero = torch.zeros_like(diagonal)
+    return Problem(
+        zero,
+        zero,
+        lambda t, p: 0.5 * (diagonal * (t - p).square()).sum(),
+        lambda t, _: outer_scale * t.sum(),
+    )
+
+
+def status(problem: Problem, solver: LinearSolver) -> Status:
+    return hypergradient(problem, solver).stats.status
+
+
+def test_neumann_converging_truncated_diverging() -> None:
+    assert status(curved(1.0, 2.0), Neumann(60, 0.5)) is Status.CONVERGED
+    assert status(curved(1.0, 2.0), Neumann(5, 1e-3)) is Status.TRUNCATED
+    assert status(curved(1.0, 50.0), Neumann(5, 0.1)) is Status.DIVERGING
+    assert status(curved(-30.0, -40.0), Neumann(10, 1e-2)) is Status.DIVERGING
+    assert not Status.DIVERGING.usable
+    assert "smaller scale" in Status.DIVERGING.value
+
+
+def test_a_slight_negative_curvature_does_not_count_as_diverging() -> None:
+    """Networks have some everywhere; over few short steps it does no harm."""
+    assert status(curved(-1.0, 5.0), Neumann(5, 1e-3)) is Status.TRUNCATED
+
+
+def test_conjugate_gradient_meets_negative_curvature() -> None:
+    result = hypergradient(curved(-1.0, -2.0), ConjugateGradient(steps=2))
+    assert result.stats.status is Status.NEGATIVE_CURVATURE
+    assert result.stats.usable
+    assert torch.isfinite(result.grads).all()
+    assert status(curved(-1.0, 2.0), ConjugateGradient(steps=2, damping=1.5)) is not Status.NEGATIVE_CURVATURE
+    assert status(curved(1.0, 2.0), ConjugateGradient(steps=2)) is Status.CONVERGED
+    assert status(curved(1.0, 2.0, 3.0), ConjugateGradient(steps=1)) is Status.TRUNCATED
+
+
+@pytest.mark.parametrize("solver", [Neumann(3, 0.1), ConjugateGradient(3), Identity(), Nystrom(2)])
+@pytest.mark.parametrize("scale", [math.inf, math.nan])
+def test_not_finite(solver: LinearSolver, scale: float) -> None:
+    result = hypergradient(curved(1.0, 2.0, outer_scale=scale), solver)
+    assert result.stats.status is Status.NON_FINITE
+    assert not result.stats.usable
+
+
+def test_not_finite_curvature() -> None:
+    def inner(t: Tensor, p: Tensor) -> Tensor:
+        return (t - p).abs().pow(1.5).sum()  # infinite curvature where θ = φ
+
+    problem = Problem(torch.zeros(2), torch.zeros(2), inner, lambda t, _: t.sum())
+    assert status(problem, Neumann(3, 0.1)) is Status.NON_FINITE
+
+
+def test_the_numbers() -> None:
+    result = hypergradient(curved(1.0, 4.0), Neumann(1, 0.1))
+    stats = result.stats
+    # terms: (1, 1), then (0.9, 0.6); q = 0.1 · (1.9, 1.6); v − H q = (0.81, 0.36)
+    assert stats.v_norm == pytest.approx(math.sqrt(2))
+    assert stats.term_norms == pytest.approx([math.sqrt(2), math.hypot(0.9, 0.6)])
+    assert stats.q_norm == pytest.approx(0.1 * math.hypot(1.9, 1.6))
+    assert stats.residual == pytest.approx(math.hypot(0.81, 0.36) / math.sqrt(2))
+    assert stats.grad_norm == pytest.approx(math.hypot(0.19, 0.64))
+    assert stats.outer_loss == 0
+    assert stats.products == 2
+    unchecked = hypergradient(curved(1.0, 4.0), Neumann(1, 0.1), check=False).stats
+    assert unchecked.residual is None
+    assert unchecked.products == 1
+
+
+def test_every_status_says_what_to_do() -> None:
+    for each in Status:
+        assert len(each.value) > 20

@@ -1,0 +1,91 @@
+"""Second derivatives."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from madao.hypergrad import DoubleBackward, FiniteDifference, ForwardOverReverse
+from madao.hypergrad.hvp import SecondOrder
+from tests.hypergrad.problems import random
+
+KINDS: list[SecondOrder] = [ForwardOverReverse(), DoubleBackward(), FiniteDifference()]
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: type(kind).__name__)
+
+
+def loss(params: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> Tensor:
+    """Per example: not quadratic in anything."""
+    weight, bias = params
+    return (torch.tanh(inputs[0] @ weight) + bias).pow(3).sum(1) + inputs[0].prod(1)
+
+
+PARAMS = (random(3, 2, seed=0), random(2, seed=1))
+INPUTS = (random(5, 3, seed=2),)
+DIRECTION = (random(3, 2, seed=3), random(2, seed=4))
+
+
+@every_kind
+def test_products_equal_the_dense_hessian(kind: SecondOrder) -> None:
+    flat = torch.cat([p.flatten() for p in PARAMS])
+    dense = torch.func.hessian(lambda t: loss((t[:6].reshape(3, 2), t[6:]), INPUTS).mean())(flat)
+    product = kind.products(loss, PARAMS, INPUTS)
+    for _ in range(2):  # the second product finds the first one's graph gone, or still there
+        result = torch.cat([p.flatten() for p in product(DIRECTION)])
+        expected = dense @ torch.cat([d.flatten() for d in DIRECTION])
+        torch.testing.assert_close(result, expected, rtol=1e-6, atol=1e-8)
+        assert not result.requires_grad
+
+
+@every_kind
+def test_directional_equals_explicit_gradients(kind: SecondOrder) -> None:
+    slope, gradient = kind.directional(loss, PARAMS, DIRECTION, INPUTS)
+    assert slope.shape == (5,)
+
+    def explicit(x: Tensor) -> Tensor:
+        values = []
+        for b in range(5):
+            gradients = torch.func.grad(lambda p, b=b: loss(p, (x,))[b])(PARAMS)
+            values.append(sum((g * d).sum() for g, d in zip(gradients, DIRECTION, strict=True)))
+        return torch.stack(values)
+
+    torch.testing.assert_close(slope, explicit(INPUTS[0]), rtol=1e-7, atol=1e-8)
+    expected = torch.func.grad(lambda x: explicit(x).mean())(INPUTS[0])
+    torch.testing.assert_close(gradient[0], expected, rtol=1e-6, atol=1e-8)
+
+
+@every_kind
+def test_a_scalar_loss_and_unused_tensors(kind: SecondOrder) -> None:
+    unused = (*PARAMS, random(4, seed=9))
+
+    def scalar(p: tuple[Tensor, ...], x: tuple[Tensor, ...]) -> Tensor:
+        return loss(p[:2], x[:1]).mean()
+
+    direction = (*DIRECTION, torch.ones(4, dtype=torch.float64))
+    product = kind.products(scalar, unused, (*INPUTS, random(2, seed=5)))(direction)
+    assert torch.equal(product[2], torch.zeros(4, dtype=torch.float64))
+    slope, gradient = kind.directional(scalar, unused, direction, (*INPUTS, random(2, seed=5)))
+    assert slope.shape == ()
+    assert torch.equal(gradient[1], torch.zeros(2, dtype=torch.float64))
+    assert gradient[0].any()
+
+
+def test_finite_difference_error_has_slope_two() -> None:
+    exact = torch.cat([p.flatten() for p in ForwardOverReverse().products(loss, PARAMS, INPUTS)(DIRECTION)])
+    steps, errors = [1e-2, 1e-3], []
+    for step in steps:
+        result = FiniteDifference(step).products(loss, PARAMS, INPUTS)(DIRECTION)
+        errors.append(float((torch.cat([p.flatten() for p in result]) - exact).norm()))
+    slope = math.log10(errors[0] / errors[1])
+    assert slope == pytest.approx(2, abs=0.1)
+
+
+def test_finite_difference_does_not_depend_on_the_length_of_the_direction() -> None:
+    product = FiniteDifference().products(loss, PARAMS, INPUTS)
+    once = product(DIRECTION)
+    for factor in (1e-6, 1e6):
+        scaled = product(tuple(factor * d for d in DIRECTION))
+        for a, b in zip(scaled, once, strict=True):
+            torch.testing.assert_close(a / factor, b, rtol=1e-7, atol=1e-9)
+    zero = product(tuple(torch.zeros_like(d) for d in DIRECTION))
+    assert all((z == 0).all() for z in zero)

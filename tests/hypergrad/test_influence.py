@@ -1,0 +1,224 @@
+"""Per-example influence and the score-function gradient, against exact enumeration."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from madao.hypergrad import (
+    BatchMean,
+    ClassMean,
+    Identity,
+    Influence,
+    LeaveOneOut,
+    NoBaseline,
+    Problem,
+    PureModel,
+    Relaxed,
+    Unaugmented,
+    hypergradient,
+)
+from madao.hypergrad.influence import Baseline, Batch
+from madao.policy import Draw, Policy
+
+# Six different examples, each eight times in the batch.
+DIFFERENT, COPIES = 6, 8
+COUNT = DIFFERENT * COPIES
+GENERATOR = torch.Generator().manual_seed(0)
+BASE = torch.rand(DIFFERENT, 1, 6, 6, generator=GENERATOR, dtype=torch.float64)
+BASE_LABELS = torch.tensor([0, 0, 0, 1, 1, 2])
+IMAGES, LABELS = BASE.repeat(COPIES, 1, 1, 1), BASE_LABELS.repeat(COPIES)
+# Validation of the same kind, so that training examples help: influences are positive on the whole, as in training.
+VALIDATION = (BASE + 0.1 * torch.randn(BASE.shape, generator=GENERATOR, dtype=torch.float64)).clamp(0, 1)
+VALIDATION_LABELS = BASE_LABELS
+
+
+def small_model() -> PureModel:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(64, 3)).double()
+    return PureModel(model)
+
+
+MODEL = small_model()
+
+
+def losses(params: dict[str, Tensor], images: Tensor, labels: Tensor = LABELS) -> Tensor:
+    return F.cross_entropy(MODEL(params, images), labels, reduction="none")
+
+
+def outer(params: dict[str, Tensor], _: Tensor) -> Tensor:
+    return F.cross_entropy(MODEL(params, VALIDATION), VALIDATION_LABELS)
+
+
+def three_operations() -> Policy:
+    policy = Policy(stages=2, operations=["Brightness", "Invert", "ShearX"]).double()
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.copy_(0.7 * torch.randn(parameter.shape, generator=GENERATOR, dtype=torch.float64))
+    return policy
+
+
+POLICY = three_operations()
+
+
+def problem(draw: Draw, images: Tensor = IMAGES, labels: Tensor = LABELS) -> Problem:
+    return Problem(
+        params=MODEL.params,
+        hyper=tuple(POLICY.parameters()),
+        inputs=POLICY.apply(images, draw),
+        inner=lambda p, x: losses(p, x, labels),
+        outer=outer,
+        log_prob=POLICY.log_prob(draw),
+        classes=labels,
+        plain=lambda p: losses(p, images, labels),
+    )
+
+
+def influence_of(images: Tensor, labels: Tensor, q: dict[str, Tensor]) -> Tensor:
+    """⟨q, ∇θ ℓ_b⟩ by explicit gradients, one example at a time; differentiable in the images."""
+    values = []
+    for b in range(len(images)):
+        gradient = torch.func.grad(lambda p, b=b: losses(p, images[b : b + 1], labels[b : b + 1]).sum())(MODEL.params)
+        values.append(torch.stack([(gradient[name] * q[name]).sum() for name in q]).sum())
+    return torch.stack(values)
+
+
+def outer_gradient() -> dict[str, Tensor]:
+    return {name: g.detach() for name, g in torch.func.grad(lambda p: outer(p, IMAGES))(MODEL.params).items()}
+
+
+class Recording:
+    """A baseline that remembers what it was shown."""
+
+    seen: Batch
+
+    def __call__(self, batch: Batch) -> Tensor:
+        self.seen = batch
+        return torch.zeros_like(batch.influence)
+
+
+def test_values_equal_explicit_per_example_gradients() -> None:
+    draw = POLICY.sample(IMAGES, relaxed=True).pathwise()
+    recording = Recording()
+    hypergradient(problem(draw), Identity(1.0), estimator=Influence(recording), check=False)
+    with torch.no_grad():
+        augmented = POLICY.apply(IMAGES, draw)
+    q = outer_gradient()
+    torch.testing.assert_close(recording.seen.influence, influence_of(augmented, LABELS, q))
+    assert recording.seen.plain_influence is not None
+    torch.testing.assert_close(recording.seen.plain_influence(), influence_of(IMAGES, LABELS, q))
+
+
+def exact_gradient() -> list[Tensor]:
+    """−∂/∂φ of Σ_z P_φ(z) ⟨q, ∇θ ℓ_b(z, φ)⟩, averaged over examples, by going through every draw z there is."""
+    outcomes = list(itertools.product(range(3), (False, True), (-1.0, 1.0), repeat=2))
+    shape = (2, len(outcomes))
+    choice = torch.tensor([[z[0], z[3]] for z in outcomes]).T
+    applied = torch.tensor([[z[1], z[4]] for z in outcomes]).T
+    sign = torch.tensor([[z[2], z[5]] for z in outcomes], dtype=torch.float64).T
+    draw = Draw(choice, applied, POLICY.magnitude.gather(1, choice), sign)
+    assert draw.choice.shape == shape
+    probability = POLICY.log_prob(draw).exp() / 4  # two fair signs
+    assert float(probability.sum().detach()) == pytest.approx(1)
+    q = outer_gradient()
+    total = torch.zeros((), dtype=torch.float64)
+    for b in range(DIFFERENT):
+        augmented = POLICY.apply(BASE[b : b + 1].expand(len(outcomes), -1, -1, -1), draw)
+        total = total + (probability * influence_of(augmented, LABELS[b].expand(len(outcomes)), q)).sum() / DIFFERENT
+    return [-g for g in torch.autograd.grad(total, list(POLICY.parameters()))]
+
+
+BASELINES: dict[str, Baseline] = {
+    "none": NoBaseline(),
+    "batch mean": BatchMean(),
+    "leave one out": LeaveOneOut(),
+    "class mean": ClassMean(),
+    "unaugmented": Unaugmented(),
+}
+
+
+@pytest.fixture(scope="module")
+def samples() -> dict[str, Tensor]:
+    """Gradients of many outer steps, for each baseline on the same draws: [steps, parameters]."""
+    generator = torch.Generator().manual_seed(4)
+    found: dict[str, list[Tensor]] = {name: [] for name in BASELINES}
+    for _ in range(250):
+        draw = POLICY.sample(IMAGES, generator, relaxed=True).pathwise()
+        for name, baseline in BASELINES.items():
+            grads = hypergradient(problem(draw), Identity(1.0), estimator=Influence(baseline), check=False).grads
+            found[name].append(torch.cat([g.flatten() for g in grads]))
+    return {name: torch.stack(values) for name, values in found.items()}
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_the_estimate_is_unbiased(name: str, samples: dict[str, Tensor]) -> None:
+    exact = torch.cat([g.flatten() for g in exact_gradient()])
+    if name == "batch mean":  # its own example is in it: the score part shrinks by 1 − 1/B, the pathwise part does not
+        pathwise = slice(2 * 3 + 2 * 3, None)
+        scale = torch.full_like(exact, 1 - 1 / COUNT)
+        scale[pathwise] = 1
+        exact = exact * scale
+    values = samples[name]
+    error = values.mean(0) - exact
+    deviation = values.std(0) / len(values) ** 0.5
+    assert (error.abs() < 4.5 * deviation + 1e-12).all(), (error / deviation).abs().max()
+    if name in ("class mean", "unaugmented"):  # of so little variance that the mean itself can be seen
+        assert F.cosine_similarity(values.mean(0), exact, dim=0) > 0.95
+
+
+def test_baselines_lower_the_variance(samples: dict[str, Tensor], capsys: pytest.CaptureFixture[str]) -> None:
+    discrete = slice(0, 12)  # selection and application: what a baseline acts on
+    variance = {name: float(values[:, discrete].var(0).sum()) for name, values in samples.items()}
+    with capsys.disabled():
+        ratios = ", ".join(f"{name} {v / variance['none']:.2f}" for name, v in variance.items() if name != "none")
+        print(f"\nvariance of the score part beside no baseline: {ratios}")
+    for name in ("leave one out", "class mean", "unaugmented"):
+        assert variance[name] < variance["none"], name
+
+
+def test_baselines_by_hand() -> None:
+    influence = torch.tensor([1.0, 2.0, 6.0, 3.0])
+    batch = Batch(influence, torch.tensor([0, 0, 0, 1]), lambda: torch.arange(4.0))
+    torch.testing.assert_close(BatchMean()(batch), torch.full((4,), 3.0))
+    torch.testing.assert_close(LeaveOneOut()(batch), torch.tensor([11 / 3, 10 / 3, 2.0, 3.0]))
+    torch.testing.assert_close(ClassMean()(batch), torch.tensor([4.0, 3.5, 1.5, 3.0]))
+    torch.testing.assert_close(Unaugmented()(batch), torch.arange(4.0))
+    assert LeaveOneOut()(Batch(influence[:1], None, None)).item() == 0
+
+
+def test_relaxed_and_influence_agree_on_what_is_not_discrete() -> None:
+    """With nothing drawn but the sign, both give the exact derivative in the magnitude."""
+    policy = Policy(stages=1, operations=["Brightness"]).double()
+    with torch.no_grad():
+        policy.application_logits.fill_(50.0)
+    draw = policy.sample(IMAGES, relaxed=True)
+    results = []
+    for estimator, used in ((Relaxed(), draw), (Influence(), draw.pathwise())):
+        setting = Problem(
+            MODEL.params,
+            (policy.magnitude_logits,),
+            losses,
+            outer,
+            inputs=policy.apply(IMAGES, used),
+            log_prob=policy.log_prob(used),
+        )
+        results.append(hypergradient(setting, Identity(1.0), estimator=estimator).grads[0])
+    torch.testing.assert_close(results[0], results[1])
+    assert results[0].abs() > 1e-6
+
+
+def test_mistakes() -> None:
+    import dataclasses
+
+    draw = POLICY.sample(IMAGES, relaxed=True).pathwise()
+    given = problem(draw)
+    with pytest.raises(ValueError, match="Influence needs the log-probability of each draw"):
+        hypergradient(dataclasses.replace(given, log_prob=None), estimator=Influence())
+    with pytest.raises(ValueError, match=r"the inner loss gave shape \[1\], log_prob has \[48\]; use reduction='none'"):
+        hypergradient(dataclasses.replace(given, inner=lambda p, x: losses(p, x).mean()), estimator=Influence())
+    with pytest.raises(ValueError, match=r"ClassMean needs to know the classes; give Problem\(classes=labels\)"):
+        hypergradient(dataclasses.replace(given, classes=None), estimator=Influence(ClassMean()))
+    with pytest.raises(ValueError, match="Unaugmented needs the examples as they were"):
+        hypergradient(dataclasses.replace(given, plain=None), estimator=Influence(Unaugmented()))

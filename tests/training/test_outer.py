@@ -1,0 +1,214 @@
+"""The policy's optimizer in a plain training loop."""
+
+import copy
+import logging
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from madao import Policy, PolicyOptimizer
+from madao.hypergrad import Identity, Influence, LeaveOneOut, Neumann, Relaxed, Status
+
+GENERATOR = torch.Generator().manual_seed(0)
+TRAIN = torch.rand(24, 1, 8, 8, generator=GENERATOR), torch.randint(0, 3, (24,), generator=GENERATOR)
+VALIDATION = torch.rand(16, 1, 8, 8, generator=GENERATOR), torch.randint(0, 3, (16,), generator=GENERATOR)
+
+
+def network(dropout: float = 0.2) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Dropout(dropout), nn.Flatten(), nn.Linear(216, 3)
+    )
+
+
+def build(**settings: Any) -> PolicyOptimizer:
+    return PolicyOptimizer(Policy(), network(), **({"every": 1} | settings))
+
+
+def snapshot(policy: Policy) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in policy.parameters()]
+
+
+def changed(policy: Policy, before: list[Tensor]) -> bool:
+    return any(not torch.equal(now, then) for now, then in zip(policy.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("estimator", [None, Relaxed(), Influence(LeaveOneOut())])
+def test_acts_on_every_nth_call_after_warmup(estimator: Any) -> None:
+    outer = build(every=3, warmup=4, estimator=estimator)
+    acted = [outer.step(TRAIN, VALIDATION) is not None for _ in range(12)]
+    assert acted == [call in (6, 9, 12) for call in range(1, 13)]
+    assert (outer.calls, outer.updates, outer.skipped) == (12, 3, 0)
+
+
+@pytest.mark.parametrize("estimator", [Relaxed(), Influence()])
+def test_only_the_policy_changes(estimator: Any) -> None:
+    outer = build(estimator=estimator)
+    model, policy = outer.model, outer.policy
+    model.train()
+    state, before, random_state = copy.deepcopy(model.state_dict()), snapshot(policy), torch.get_rng_state()
+    step = outer.step(TRAIN, VALIDATION)
+    assert step is not None
+    assert step.applied
+    assert changed(policy, before)
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(parameter.grad is None for parameter in policy.parameters())
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert model.training
+
+
+def test_the_update_is_the_optimizers() -> None:
+    """Plain gradient descent: φ moves by −lr · gradient, and the gradient's length is the one reported."""
+    policy = Policy()
+    outer = PolicyOptimizer(policy, network(), every=1, optimizer=torch.optim.SGD(policy.parameters(), lr=0.5))
+    before = torch.cat([p.flatten() for p in snapshot(policy)])
+    step = outer.step(TRAIN, VALIDATION)
+    moved = torch.cat([p.flatten() for p in snapshot(policy)]) - before
+    assert step is not None
+    assert float(moved.norm()) == pytest.approx(0.5 * step.stats.grad_norm, rel=1e-3)
+
+
+def test_a_long_gradient_is_clipped() -> None:
+    policy = Policy()
+    optimizer = torch.optim.SGD(policy.parameters(), lr=1e4)
+    outer = PolicyOptimizer(policy, network(), every=1, optimizer=optimizer, clip=1e-5)
+    before = torch.cat([p.flatten() for p in snapshot(policy)])
+    step = outer.step(TRAIN, VALIDATION)
+    assert step is not None
+    assert step.stats.grad_norm > 1e-5
+    moved = torch.cat([p.flatten() for p in snapshot(policy)]) - before
+    assert float(moved.norm()) == pytest.approx(0.1, rel=1e-3)
+
+
+def test_validation_loaders_start_anew_and_batches_work() -> None:
+    seen: list[int] = []
+
+    class Loader:
+        def __iter__(self) -> Any:
+            for number in range(2):
+                seen.append(number)
+                yield VALIDATION
+
+    outer, loader = build(), Loader()
+    for _ in range(5):
+        outer.step(TRAIN, loader)
+    assert seen == [0, 1, 0, 1, 0]
+    outer.step(TRAIN, [VALIDATION[0], VALIDATION[1]])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="the validation loader gave no batch"):
+        outer.step(TRAIN, [])
+
+
+def test_a_diverging_or_infinite_step_is_skipped_counted_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+    for settings, status in (
+        ({"solver": Neumann(20, 1e4)}, (Status.DIVERGING, Status.NON_FINITE)),
+        (
+            {"loss": lambda o, t, reduction="mean": F.cross_entropy(o, t, reduction=reduction) * torch.inf},
+            (Status.NON_FINITE,),
+        ),
+    ):
+        outer = build(**settings)
+        before = snapshot(outer.policy)
+        with caplog.at_level(logging.WARNING, "madao"):
+            step = outer.step(TRAIN, VALIDATION)
+        assert step is not None
+        assert not step.applied
+        assert step.stats.status in status
+        assert not changed(outer.policy, before)
+        assert (outer.updates, outer.skipped) == (0, 1)
+        assert "outer step at call 1 skipped (1 so far)" in caplog.text
+
+
+def test_resuming_goes_on_exactly() -> None:
+    def run(outer: PolicyOptimizer, steps: int) -> None:
+        for _ in range(steps):
+            outer.step(TRAIN, VALIDATION)
+
+    whole = build(every=2)
+    run(whole, 12)
+    first = build(every=2)
+    run(first, 7)
+    second = build(every=2)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    second.policy.load_state_dict(first.policy.state_dict())
+    run(second, 5)
+    assert (second.calls, second.updates) == (12, 6)
+    for a, b in zip(whole.policy.parameters(), second.policy.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_uint8_images_and_a_transform() -> None:
+    seen: list[Tensor] = []
+
+    def transform(images: Tensor) -> Tensor:
+        seen.append(images.detach())
+        return (images - 0.5) / 0.25
+
+    outer = build(transform=transform)
+    step = outer.step(
+        ((TRAIN[0] * 255).to(torch.uint8), TRAIN[1]), ((VALIDATION[0] * 255).to(torch.uint8), VALIDATION[1])
+    )
+    assert step is not None
+    assert step.applied
+    assert len(seen) == 3  # augmented, plain, validation
+    assert all(float(images.min()) >= 0 and float(images.max()) <= 1 + 1e-6 for images in seen)
+
+
+def test_losses_as_modules_and_functions() -> None:
+    by_name = []
+    for loss in (F.cross_entropy, nn.CrossEntropyLoss(), lambda o, t: F.cross_entropy(o, t, reduction="none")):
+        outer = build(loss=loss)
+        outer.step(TRAIN, VALIDATION)
+        by_name.append(torch.cat([p.flatten() for p in snapshot(outer.policy)]))
+    assert torch.equal(by_name[0], by_name[1])
+    assert torch.equal(by_name[0], by_name[2])
+    module = nn.CrossEntropyLoss(label_smoothing=0.1)
+    build(loss=module).step(TRAIN, VALIDATION)
+    assert module.reduction == "mean"
+    with pytest.raises(ValueError, match="use reduction='none'"):
+        build(loss=lambda o, t: F.cross_entropy(o, t)).step(TRAIN, VALIDATION)
+
+
+def test_microbatches_and_curvature_batch() -> None:
+    """Without BatchNorm and dropout a microbatch changes nothing; a curvature batch changes the Hessian alone."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 6, 3), nn.Tanh(), nn.Flatten(), nn.Linear(216, 3)).double()
+    train, validation = ((b[0].double(), b[1]) for b in (TRAIN, VALIDATION))
+    results = []
+    for settings in ({}, {"microbatch": 7}, {"curvature_batch": 24}, {"curvature_batch": 5}):
+        policy = Policy().double()
+        optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
+        outer = PolicyOptimizer(policy, model, every=1, solver=Neumann(3, 0.02), optimizer=optimizer, **settings)  # type: ignore[arg-type]
+        before = torch.cat([p.flatten() for p in snapshot(policy)])
+        outer.step(train, validation)
+        results.append(torch.cat([p.flatten() for p in snapshot(policy)]) - before)
+    torch.testing.assert_close(results[1], results[0], rtol=1e-9, atol=1e-15)
+    torch.testing.assert_close(results[2], results[0], rtol=1e-9, atol=1e-15)
+    assert results[0].norm() > 0
+    assert (results[3] - results[0]).norm() > 1e-4 * results[0].norm()
+
+
+def test_residual_is_measured_now_and_then() -> None:
+    outer = build(check_every=3)
+    residuals = [outer.step(TRAIN, VALIDATION) for _ in range(6)]
+    assert [step is not None and step.stats.residual is not None for step in residuals] == [True, False, False] * 2
+    never = build(check_every=0, solver=Identity(1.0)).step(TRAIN, VALIDATION)
+    assert never is not None
+    assert never.stats.residual is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"every": 0}, "every must be a whole number of at least 1, got 0"),
+        ({"warmup": -1}, "warmup must be a whole number of at least 0"),
+        ({"clip": 0.0}, "clip must be above 0"),
+        ({"microbatch": 0}, "microbatch must be at least 1"),
+    ],
+)
+def test_mistakes(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(**settings)
