@@ -91,3 +91,11 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert "224 px" in result.stdout
     assert (tmp_path / "out.json").exists()
+
+
+def test_the_hypergradient_benchmark_runs(tmp_path: Path) -> None:
+    script = ROOT / "benchmarks" / "speed" / "hypergrad.py"
+    result = subprocess.run([sys.executable, str(script), "--quick"], capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "forward over reverse" in result.stdout
+    assert not [*tmp_path.iterdir()]

@@ -81,7 +81,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument(
-        "--output", type=Path, help="where the JSON goes; by default benchmarks/results, or nowhere if quick"
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="where the JSON goes; by default benchmarks/results, or nowhere if quick",
     )
     parser.add_argument("--quick", action="store_true", help="small batches and one round, to see that it runs")
     arguments = parser.parse_args()

@@ -54,7 +54,7 @@ def rates(contenders: Mapping[str, Callable[[], Any]], items: int, rounds: int, 
 def environment(*packages: str) -> dict[str, Any]:
     """Machine, versions, commit and command."""
     return {
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(["python", *(a for a in sys.argv if not a.startswith("--output"))]),
         "commit": _output("git", "rev-parse", "--short", "HEAD") or "unknown",
         "machine": {
             "cpu": _cpu(),

@@ -81,7 +81,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "tied": Tied,
     "frozen": frozen,
     "compiled": compiled,
-    "data parallel": lambda: nn.DataParallel(convolutional(nn.BatchNorm2d)),
+    "data parallel": lambda: nn.DataParallel(convolutional(nn.BatchNorm2d)).cpu(),
 }
 every_model = pytest.mark.parametrize("name", MODELS)
 

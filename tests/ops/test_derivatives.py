@@ -99,6 +99,16 @@ def test_a_staircase_has_a_gradient_of_the_size_of_a_smooth_operation(crops: Ten
         assert size(operation) < naive / 2, operation.name
 
 
+def test_straight_through_counts_a_smooth_part_once_and_uses_fill() -> None:
+    def shift(images: Tensor, value: Tensor, fill: float) -> Tensor:
+        return images * value.reshape(-1, 1, 1, 1) + fill
+
+    operation = Operation("Smooth", shift, (0.0, 1.0), derivative="straight-through", geometric=True)
+    images, magnitude = torch.rand(1, 3, 4, 4), torch.tensor([0.5], requires_grad=True)
+    (gradient,) = torch.autograd.grad(operation(images, magnitude, torch.ones(1), 0.3).sum(), magnitude)
+    torch.testing.assert_close(gradient, images.sum().reshape(1))
+
+
 @pytest.mark.parametrize("name", ["Posterize", "Equalize"])
 def test_staircases_pass_the_images_gradient_straight_through(name: str, crops: Tensor) -> None:
     images = (crops[:4] / 255).requires_grad_()

@@ -59,6 +59,13 @@ def test_gradients_equal_those_of_one_image_at_a_time(crops: Tensor) -> None:
         torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-4)
 
 
+def test_gradient_to_the_images_alone(crops: Tensor) -> None:
+    images = (crops / 255).requires_grad_()
+    ones = torch.ones(len(images))
+    result = dispatch(images, choose(["Invert"]), torch.zeros(len(images)).long(), ones, ones)
+    assert torch.equal(torch.autograd.grad(result.sum(), images)[0], -torch.ones_like(images))
+
+
 def test_empty_batch() -> None:
     images, empty = torch.rand(0, 3, 8, 8), torch.zeros(0)
     assert dispatch(images, OPERATIONS, empty.long(), empty, empty).shape == images.shape
@@ -75,6 +82,8 @@ def test_choice_outside_the_table(choice: list[int], applied: Tensor | None) -> 
     ("choice", "applied", "message"),
     [
         (torch.tensor([0.0, 1.0]), None, "choice must be one integer per image"),
+        (torch.tensor([True, False]), None, "choice must be one integer per image"),
+        (torch.tensor([0, 1]), torch.tensor([True]), "applied must be one bool per image"),
         (torch.tensor([0]), None, r"shape \[2\], got torch.int64 of shape \[1\]"),
         (torch.tensor([0, 1]), torch.tensor([1, 0]), "applied must be one bool per image"),
     ],

@@ -159,6 +159,34 @@ def test_posterize_rounds_bits_and_levels() -> None:
     assert posterize(torch.full((1, 1, 1, 1), 15.4 / 255), torch.tensor([4.0])).item() == 0
 
 
+def test_contrast_mean_is_exact_on_large_images() -> None:
+    images = torch.full((1, 1, 2048, 2048), 100, dtype=torch.uint8)
+    images[:, :, :1024] = 101
+    images[0, 0, 0, 0] = 100  # the mean is a hair under 100.5, so it rounds to 100
+    assert OPERATIONS["Contrast"].function(images, torch.zeros(1)).unique().tolist() == [100]
+
+
+def test_sharpness_changes_the_one_inner_pixel_of_three_by_three() -> None:
+    image = torch.zeros(1, 1, 3, 3)
+    image[0, 0, 1, 1] = 1
+    assert OPERATIONS["Sharpness"].function(image, torch.zeros(1))[0, 0, 1, 1].item() == pytest.approx(5 / 13)
+
+
+def test_a_span_of_one_level_is_stretched_and_a_flat_channel_kept() -> None:
+    image, one = torch.full((1, 1, 20, 20), 0.5), torch.ones(1)
+    image[..., 0] += 1 / 255
+    assert OPERATIONS["AutoContrast"](image, one, one).unique().tolist() == [0.0, 1.0]
+    flat = torch.full((1, 1, 20, 20), 0.50001)
+    assert torch.equal(OPERATIONS["Equalize"](flat, one, one), flat)
+
+
+@pytest.mark.parametrize("operation", ALL, ids=by_name)
+def test_half_precision_images_are_float32_rounded(operation: Operation, crops: Tensor) -> None:
+    images = (crops / 255).bfloat16()
+    magnitude, sign = torch.full((len(crops),), 0.7), torch.ones(len(crops))
+    assert torch.equal(operation(images, magnitude, sign), operation(images.float(), magnitude, sign).bfloat16())
+
+
 def test_slight_overshoot_by_rounding_is_accepted() -> None:
     images = torch.tensor([-5e-4, 1.0005]).reshape(1, 1, 1, 2)
     for operation in ALL:

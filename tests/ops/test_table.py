@@ -101,6 +101,8 @@ def test_leaving_out() -> None:
         ({"limits": {"Rotato": 3}}, "cannot limit 'Rotato'; did you mean 'Rotate'?"),
         ({"without": ["Inverse"]}, "cannot leave out 'Inverse'; did you mean 'Invert'?"),
         ({"limits": {"Invert": 3}}, "Invert has no magnitude"),
+        ({"limits": {"Rotate": 0}}, "Rotate: the limit must lie above 0"),
+        ({"operations": ["ROTATE"]}, "did you mean 'Rotate'?"),
         ({"limits": {"Rotate": -10}}, "Rotate: the limit must lie above 0.*got -10"),
         ({"limits": {"Solarize": 300}}, "Solarize: the limit must lie below 256.*got 300"),
         ({"limits": {"Rotate": float("nan")}}, "got nan"),
@@ -124,6 +126,9 @@ def test_a_string_is_not_a_list_of_names() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ({"name": 3}, "name must be a string that is not empty"),
+        ({"range": (0.0, 1.0, 2.0)}, "range must be two different finite numbers"),
+        ({"range": None, "derivative": "exact"}, "without a range there is no magnitude"),
         ({"name": ""}, "name must be a string that is not empty"),
         ({"derivative": "approximate"}, "derivative must be 'exact', 'straight-through' or 'none', got 'approximate'"),
         ({"range": (1.0, 1.0)}, "range must be two different finite numbers"),
@@ -134,6 +139,11 @@ def test_a_string_is_not_a_list_of_names() -> None:
 def test_bad_operations(fields: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Operation(**({"name": "X", "function": gamma, "range": (0.0, 1.0)} | fields))  # type: ignore[arg-type]
+
+
+def test_an_operation_without_magnitude_has_no_value() -> None:
+    with pytest.raises(ValueError, match="Invert has no magnitude"):
+        find("Invert").value(torch.ones(1), torch.ones(1))
 
 
 def test_an_operation_with_a_range_and_no_derivative_gives_none() -> None:

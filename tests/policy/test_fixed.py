@@ -139,6 +139,7 @@ def test_autoaugment_draws_whole_sub_policies() -> None:
     used = expected > 0
     assert stats.chisquare(counts[used].double(), expected[used].double()).pvalue > 1e-3
     rotated = (draw.choice[0] == PAPER.index("Rotate")) & (draw.choice[1] == PAPER.index("TranslateX"))
+    assert torch.allclose(draw.magnitude[:, rotated], torch.tensor([[2 / 9], [1.0]]))
     rate = draw.applied[:, rotated].float().mean(1)
     assert torch.allclose(rate, torch.tensor([0.7, 0.3]), atol=0.04)
     with pytest.raises(ValueError, match="no published AutoAugment policy 'cifar100'; did you mean 'cifar10'"):

@@ -281,6 +281,16 @@ def test_mistakes() -> None:
         policy.apply(images)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="stages must be a whole number of at least 1, got 0"):
         Policy(stages=0)
+    with pytest.raises(ValueError, match="stages must be a whole number of at least 1, got True"):
+        Policy(stages=True)
+    with pytest.raises(ValueError, match="application_temperature must be above 0, got 0"):
+        Policy(application_temperature=0)
+    with torch.no_grad():
+        assert not policy.sample(images, relaxed=True).magnitude.requires_grad
+    with pytest.raises(ValueError, match=r"lie in \[0, 1\]"):
+        policy.apply(images * 3, policy.sample(images))
+    with pytest.raises(TypeError, match=r"must be a torch\.Tensor, got list"):
+        policy([[1.0]])
     with pytest.raises(ValueError, match="temperature must be above 0, got 0"):
         Policy(temperature=0)
     with pytest.raises(ValueError, match=r"lie in \[0, 1\]"):

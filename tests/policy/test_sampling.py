@@ -33,6 +33,12 @@ def test_extreme_logits_stay_finite() -> None:
     assert torch.isfinite(torch.autograd.grad(weight.sum(), logits)[0]).all()
 
 
+def test_a_tie_is_not_applied() -> None:
+    zero = torch.zeros(1)
+    assert not sampling.bernoulli(zero, zero).any()
+    assert sampling.relaxed_gate(zero, zero, 0.1) == 0
+
+
 def test_relaxed_gate_derivative() -> None:
     logit = torch.tensor([0.3], dtype=torch.float64, requires_grad=True)
     noise = torch.tensor([-0.25], dtype=torch.float64)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from madao import Policy, PolicySpec, load_policy
 from madao.ops import OPERATIONS, PAPER, Operation
-from madao.policy import Entry, FrozenPolicy, PolicyFileError
+from madao.policy import AutoAugment, Entry, FrozenPolicy, PolicyFileError, TrivialAugment
 
 UNIT = st.floats(0, 1)
 
@@ -224,6 +224,7 @@ def test_the_table_for_people() -> None:
         ((OPERATIONS["Invert"],) * 2, ((Entry(0.5, 1),) * 2,), "Invert is there twice"),
         ((OPERATIONS["Invert"],), ((),), r"stages\[0\]: 0 entries for 1 operations"),
         ((OPERATIONS["Invert"],), ((Entry(1, 1, 0.5),),), "Invert has none, got 0.5"),
+        ((OPERATIONS["Invert"],), ((Entry(1, 1.5),),), r"Invert.application: must be a number from 0 to 1, got 1\.5"),
         ((OPERATIONS["Rotate"],), ((Entry(1, 1),),), r"stages\[0\].Rotate.magnitude: must be a number from 0 to 30, got None"),
     ],
 )  # fmt: skip
@@ -239,6 +240,12 @@ def test_load_policy_by_name_or_file(tmp_path: Path) -> None:
     assert type(load_policy("trivialaugment-normal")).__name__ == "TrivialAugment"
     images = torch.rand(8, 3, 6, 6)
     assert torch.equal(load_policy("autoaugment-svhn", seed=3)(images), load_policy("autoaugment-svhn", seed=3)(images))
+    for name in ("uniform", "randaugment", "trivialaugment", "autoaugment-svhn", str(path)):
+        assert not torch.equal(load_policy(name, 1).sample(images).sign, load_policy(name, 2).sample(images).sign), name
+    spaces = [load_policy(name) for name in ("trivialaugment", "trivialaugment-normal")]
+    assert [policy.space for policy in spaces if isinstance(policy, TrivialAugment)] == ["wide", "normal"]
+    published = [load_policy(f"autoaugment-{name}") for name in ("cifar10", "svhn", "imagenet")]
+    assert [p.policy for p in published if isinstance(p, AutoAugment)] == ["cifar10", "svhn", "imagenet"]
     with pytest.raises(ValueError, match="unknown policy 'randaug'; did you mean 'randaugment'"):
         load_policy("randaug")
     with pytest.raises(FileNotFoundError, match=r"no policy file 'runs/policy\.json'"):

@@ -7,13 +7,15 @@ loss's inputs, which is the mixed second derivative every hypergradient ends wit
 All are pure: losses are evaluated at parameters handed to them, so that nothing has to be restored afterwards.
 """
 
+import contextlib
 import dataclasses
 import warnings
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from madao.hypergrad import vector
 from madao.hypergrad.problem import detached, mean
@@ -47,29 +49,25 @@ class ForwardOverReverse:
 
     def products(self, loss: PureLoss, params: Vector, inputs: Vector) -> Operator:
         """V ↦ H v as the derivative of ∇θ f along v."""
-        point, fixed = detached(params), detached(inputs)
-        gradient = torch.func.grad(lambda p: mean(loss(p, fixed)))
+        fixed = detached(inputs)
 
-        def product(direction: Vector) -> Vector:
-            result: Vector = _jvp(gradient, point, detached(direction))
-            return result
+        def product(direction: Vector, create_graph: bool = False) -> Vector:
+            with _moving(detached(params, requires_grad=True), direction) as point:
+                return _tangents(_gradient(mean(loss(point, fixed)), point, create_graph=create_graph))
 
-        return product
+        return _with_fallback(product)
 
     def directional(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Vector]:
         """D_q ℓ and the derivative of ∇inputs f along q, by the same pass."""
-        fixed = detached(inputs)
+        leaves = detached(inputs, requires_grad=True)
 
-        def gradient_and_value(p: Vector) -> tuple[Vector, Tensor]:
-            def with_value(x: Vector) -> tuple[Tensor, Tensor]:
-                value = loss(p, x)
-                return mean(value), value
+        def value_and_gradient(direction: Vector, create_graph: bool = False) -> Vector:
+            with _moving(detached(params), direction) as point:
+                value = loss(point, leaves)
+                return _tangents((value, *_gradient(mean(value), leaves, create_graph=create_graph)))
 
-            result: tuple[Vector, Tensor] = torch.func.grad(with_value, has_aux=True)(fixed)
-            return result
-
-        gradient, slope = _jvp(gradient_and_value, detached(params), detached(direction))
-        return slope, gradient
+        slope, *gradient = _with_fallback(value_and_gradient)(direction)
+        return slope, tuple(gradient)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,12 +159,43 @@ class FiniteDifference:
         return vector.scaled(vector.add(ahead, behind, -1.0), 1 / (2 * epsilon))
 
 
-def _jvp(function: Callable[[Vector], Any], point: Vector, direction: Vector) -> Any:
-    """The directional derivative of a function by forward mode."""
-    with torch.no_grad(), warnings.catch_warnings():
+def _with_fallback(function: Callable[[Vector, bool], Vector]) -> Operator:
+    """`function(direction, create_graph)` without keeping a graph, or with one where nothing else works.
+
+    Some fused backward passes (GroupNorm's) have no forward derivative. With `create_graph` torch takes a composite
+    one in their place, at the price of memory.
+    """
+    create_graph = False
+
+    def run(direction: Vector) -> Vector:
+        nonlocal create_graph
+        try:
+            return function(direction, create_graph)
+        except NotImplementedError:
+            if create_graph:
+                raise
+            create_graph = True
+            return function(direction, create_graph)
+
+    return run
+
+
+@contextlib.contextmanager
+def _moving(params: Vector, direction: Vector) -> Iterator[Vector]:
+    """The parameters as dual numbers: what is computed from them has the derivative along the direction as its tangent.
+
+    Dual numbers and a plain backward pass rather than `torch.func`, whose `grad` keeps the graph of the gradient.
+    """
+    with forward_ad.dual_level(), torch.enable_grad(), warnings.catch_warnings():
         # torch's own forward-mode code is scripted, and says so at first use.
         warnings.filterwarnings("ignore", ".*torch.jit.script.*", category=Warning)
-        return torch.func.jvp(function, (point,), (direction,))[1]
+        yield tuple(forward_ad.make_dual(p, d.detach()) for p, d in zip(params, direction, strict=True))
+
+
+def _tangents(duals: Vector) -> Vector:
+    """The tangents of dual numbers, zero where there is none."""
+    unpacked = (forward_ad.unpack_dual(dual) for dual in duals)
+    return tuple(torch.zeros_like(u.primal) if u.tangent is None else u.tangent.detach().clone() for u in unpacked)
 
 
 def _gradient(
