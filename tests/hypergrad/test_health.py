@@ -1,12 +1,24 @@
 """A hypergradient says itself whether to trust it."""
 
+import dataclasses
 import math
 
 import pytest
 import torch
 from torch import Tensor
 
-from madao.hypergrad import ConjugateGradient, Identity, Neumann, Nystrom, Problem, Status, hypergradient
+from madao.hypergrad import (
+    ConjugateGradient,
+    Identity,
+    Momentum,
+    Neumann,
+    Nystrom,
+    Problem,
+    Status,
+    Unrolled,
+    hypergradient,
+    vector,
+)
 from madao.hypergrad.hypergradient import LinearSolver
 
 
@@ -80,6 +92,43 @@ def test_the_numbers() -> None:
     unchecked = hypergradient(curved(1.0, 4.0), Neumann(1, 0.1), check=False).stats
     assert unchecked.residual is None
     assert unchecked.products == 1
+
+
+def test_a_runaway_is_never_usable() -> None:
+    # At the minimum already: the path stands still while its derivative runs away.
+    still = hypergradient(curved(1.0, 100.0), Unrolled(20, Momentum(0.1)))
+    assert still.stats.status is Status.DIVERGING
+    assert hypergradient(curved(1.0, 100.0), Unrolled(20, Momentum(0.01))).stats.usable
+    away = dataclasses.replace(curved(1.0, 100.0), params=torch.ones(2, dtype=torch.float64))
+    assert hypergradient(away, Unrolled(20, Momentum(0.1))).stats.status is Status.DIVERGING
+    singular = hypergradient(curved(1.0, -0.5 + 1e-9), Nystrom(2, damping=0.5), check=False)
+    assert singular.stats.status is Status.DIVERGING
+
+
+def test_what_was_measured_counts_more_than_what_was_believed() -> None:
+    def flat(v: Tensor, diagonal: Tensor) -> Problem:
+        zero = torch.zeros_like(diagonal)
+        return Problem(zero, zero, lambda t, p: 0.5 * (diagonal * (t - p).square()).sum(), lambda t, _: (v * t).sum())
+
+    # The last term is short and the solution far: one direction is done at once, the other hardly begun.
+    almost = flat(torch.tensor([1.0, 0.02]), torch.tensor([1.0, 1e-4]))
+    assert status(almost, Neumann(1, 1.0)) is Status.TRUNCATED
+    generator = torch.Generator().manual_seed(0)
+    stiff = flat(torch.randn(60, generator=generator), torch.logspace(-6, 0, 60))
+    result = hypergradient(stiff, ConjugateGradient(400, tolerance=1e-3))
+    true = result.stats.residual
+    assert true is not None
+    assert (result.stats.status is Status.CONVERGED) == (true <= 1e-3)
+
+
+def test_nothing_to_do_is_converged() -> None:
+    stats = hypergradient(curved(1.0, 2.0, outer_scale=0.0), Neumann(2, 0.1)).stats
+    assert (stats.status, stats.residual) == (Status.CONVERGED, 0.0)
+
+
+def test_half_precision_lengths_do_not_underflow() -> None:
+    small = (torch.full((2,), 1e-4, dtype=torch.float16),)
+    assert float(vector.dot(small, small)) == pytest.approx(2e-8, rel=1e-2)
 
 
 def test_every_status_says_what_to_do() -> None:

@@ -1,5 +1,7 @@
 """Per-example influence and the score-function gradient, against exact enumeration."""
 
+import dataclasses
+import functools
 import itertools
 
 import pytest
@@ -17,6 +19,7 @@ from madao.hypergrad import (
     Problem,
     PureModel,
     Relaxed,
+    Term,
     Unaugmented,
     hypergradient,
 )
@@ -209,13 +212,32 @@ def test_relaxed_and_influence_agree_on_what_is_not_discrete() -> None:
     assert results[0].abs() > 1e-6
 
 
-def test_mistakes() -> None:
-    import dataclasses
+def test_the_weight_of_a_term_weighs_the_score_too() -> None:
+    draw = POLICY.sample(IMAGES, relaxed=True).pathwise()
+    given = problem(draw)
 
+    def half(part: slice, p: dict[str, Tensor], x: Tensor) -> Tensor:
+        return losses(p, x[part], LABELS[part])
+
+    uneven = [
+        Term(functools.partial(half, part), 3.0 * (part.stop - part.start) / COUNT)
+        for part in (slice(0, 5), slice(5, COUNT))
+    ]
+    once, thrice = (
+        hypergradient(dataclasses.replace(given, inner=inner), Identity(1.0), estimator=Influence()).grads
+        for inner in (given.inner, uneven)
+    )
+    for a, b in zip(once, thrice, strict=True):
+        torch.testing.assert_close(3 * a, b)
+
+
+def test_mistakes() -> None:
     draw = POLICY.sample(IMAGES, relaxed=True).pathwise()
     given = problem(draw)
     with pytest.raises(ValueError, match="Influence needs the log-probability of each draw"):
         hypergradient(dataclasses.replace(given, log_prob=None), estimator=Influence())
+    with pytest.raises(ValueError, match="log_prob carries no gradient to hyper"):
+        hypergradient(dataclasses.replace(given, log_prob=given.log_prob.detach()), estimator=Influence())  # type: ignore[union-attr]
     with pytest.raises(ValueError, match=r"the inner loss gave shape \[1\], log_prob has \[48\]; use reduction='none'"):
         hypergradient(dataclasses.replace(given, inner=lambda p, x: losses(p, x).mean()), estimator=Influence())
     with pytest.raises(ValueError, match=r"ClassMean needs to know the classes; give Problem\(classes=labels\)"):

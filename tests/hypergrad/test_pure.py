@@ -21,6 +21,7 @@ from madao.hypergrad import (
     hypergradient,
 )
 from madao.hypergrad.hvp import SecondOrder
+from madao.hypergrad.pure import _attention
 
 GENERATOR = torch.Generator().manual_seed(0)
 IMAGES = torch.rand(12, 1, 8, 8, generator=GENERATOR)
@@ -236,6 +237,43 @@ def test_memory_does_not_grow_with_the_number_of_products() -> None:
         gc.collect()
         counts.append(sum(1 for thing in gc.get_objects() if type(thing) is Tensor))
     assert abs(counts[2] - counts[1]) <= 2
+
+
+def test_models_compiled_in_place() -> None:
+    expected = hypergradient(problem(build("batch norm")), Neumann(1, 1e-2)).grads
+    whole, part = build("batch norm"), build("batch norm")
+    whole.compile(backend="eager")
+    part.get_submodule("0").compile(backend="eager")
+    for model in (whole, part):
+        torch.testing.assert_close(hypergradient(problem(model), Neumann(1, 1e-2)).grads, expected)
+
+
+def test_attention_equals_torchs_own() -> None:
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, 4, 5, 8, generator=generator) for _ in range(3))
+    mask = torch.rand(5, 5, generator=generator) > 0.4
+    mask[2] = False  # a row that may attend to nothing
+    for settings in ({}, {"attn_mask": mask}, {"attn_mask": mask.float()}, {"is_causal": True}, {"scale": 0.3}):
+        expected = F.scaled_dot_product_attention(query, key, value, **settings)
+        torch.testing.assert_close(_attention(query, key, value, **settings), expected)
+    grouped = F.scaled_dot_product_attention(query, key[:, :2], value[:, :2], enable_gqa=True)
+    torch.testing.assert_close(_attention(query, key[:, :2], value[:, :2], enable_gqa=True), grouped)
+
+
+def test_a_transformer_in_evaluation_mode_and_half_precision_parameters() -> None:
+    pure = PureModel(build("attention"), "eval")
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    kind = ForwardOverReverse()
+
+    def loss(params: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> Tensor:
+        return F.cross_entropy(pure(dict(zip(pure.params, params, strict=True)), inputs[0]), LABELS)
+
+    values = tuple(p.detach() for p in pure.params.values())
+    slope, _ = kind.directional(loss, values, values, (IMAGES,))
+    assert torch.isfinite(slope)
+    assert torch.backends.mha.get_fastpath_enabled() == fast_path
+    half = PureModel(build("layer norm").bfloat16(), "eval")
+    assert half(half.params, IMAGES.bfloat16()).dtype == torch.bfloat16
 
 
 def test_bad_mode() -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from madao import Policy, PolicyOptimizer
-from madao.hypergrad import Identity, Influence, LeaveOneOut, Neumann, Relaxed, Status
+from madao.hypergrad import Identity, Influence, LeaveOneOut, Neumann, Relaxed, Status, Unrolled
 
 GENERATOR = torch.Generator().manual_seed(0)
 TRAIN = torch.rand(24, 1, 8, 8, generator=GENERATOR), torch.randint(0, 3, (24,), generator=GENERATOR)
@@ -198,6 +198,60 @@ def test_residual_is_measured_now_and_then() -> None:
     never = build(check_every=0, solver=Identity(1.0)).step(TRAIN, VALIDATION)
     assert never is not None
     assert never.stats.residual is None
+
+
+def test_unrolled_reaches_every_parameter() -> None:
+    outer = build(solver=Unrolled(2))
+    before = snapshot(outer.policy)
+    outer.step(TRAIN, VALIDATION)
+    assert all(not torch.equal(now, then) for now, then in zip(outer.policy.parameters(), before, strict=True))
+
+
+def test_a_partly_frozen_policy_learns_the_rest() -> None:
+    policy = Policy()
+    policy.application_logits.requires_grad_(False)
+    outer = PolicyOptimizer(policy, network(), every=1)
+    before = snapshot(policy)
+    outer.step(TRAIN, VALIDATION)
+    kept = {name: torch.equal(now, then) for (name, now), then in zip(policy.named_parameters(), before, strict=True)}
+    assert kept == {"selection_logits": False, "application_logits": True, "magnitude_logits": False}
+
+
+def test_losses_with_several_values_an_example() -> None:
+    targets = torch.rand(24, 3, generator=torch.Generator().manual_seed(1))
+    step = build(loss=F.mse_loss).step((TRAIN[0], targets), (VALIDATION[0], targets[:16]))
+    assert step is not None
+    assert step.applied
+
+
+def test_microbatches_bound_every_pass_and_have_masks_of_their_own() -> None:
+    sizes: list[int] = []
+
+    class Watch(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            sizes.append(len(images))
+            return images
+
+    model = nn.Sequential(Watch(), nn.Flatten(), nn.Linear(64, 3))
+    PolicyOptimizer(Policy(), model, every=1, microbatch=5).step(TRAIN, VALIDATION)
+    assert max(sizes) == 5
+    outputs: list[Tensor] = []
+
+    class Keep(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            outputs.append(torch.nn.functional.dropout(torch.ones(5, 64), 0.5))
+            return images
+
+    model = nn.Sequential(Keep(), nn.Flatten(), nn.Linear(64, 3))
+    PolicyOptimizer(Policy(), model, every=1, microbatch=5, solver=Identity(1.0), check_every=0).step(TRAIN, VALIDATION)
+    assert len({output.numpy().tobytes() for output in outputs}) >= 5
+
+
+def test_a_foreign_optimizer_and_batches_of_three() -> None:
+    with pytest.raises(ValueError, match="the optimizer holds no parameter of the policy"):
+        build(optimizer=torch.optim.SGD(network().parameters(), lr=0.1))
+    with pytest.raises(ValueError, match=r"a validation batch must be \(images, targets\), got tuple of 3"):
+        build().step(TRAIN, [(*VALIDATION, 1)])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(

@@ -35,18 +35,19 @@ class Setting:
     classes: Tensor | None = None
     plain: Callable[[Vector], Tensor] | None = None
 
-    def directional(self, q: Vector, second_order: SecondOrder) -> tuple[Tensor, Vector]:
-        """⟨q, ∇θ ℓ_b⟩ of every example, and the gradient of ⟨q, ∇θ f⟩ in the inputs."""
-        slopes, gradient = [], vector.zeros_like(self.inputs)
+    def directional(self, q: Vector, second_order: SecondOrder) -> tuple[Tensor, Tensor, Vector]:
+        """⟨q, ∇θ ℓ_b⟩ of every example, its weight in f, and the gradient of ⟨q, ∇θ f⟩ in the inputs."""
+        slopes, weights, gradient = [], [], vector.zeros_like(self.inputs)
         for loss, weight in self.terms:
             slope, part = second_order.directional(loss, self.params, q, self.inputs)
             slopes.append(slope.reshape(-1))
+            weights.append(torch.full_like(slopes[-1], weight / slope.numel()))
             gradient = vector.add(gradient, part, weight)
-        return torch.cat(slopes), gradient
+        return torch.cat(slopes), torch.cat(weights), gradient
 
     def pull_back(self, cotangents: Vector) -> Vector:
         """From the inputs to φ, by the graph between them."""
-        if all(a is b for a, b in zip(self.inputs, self.hyper, strict=False)) and len(self.inputs) == len(self.hyper):
+        if self.inputs is self.hyper:
             return cotangents
         attached = [i for i, tensor in enumerate(self.inputs) if tensor.requires_grad]
         if not attached:
@@ -77,8 +78,17 @@ class Relaxed:
 
     def gradient(self, setting: Setting, q: Vector, second_order: SecondOrder) -> Vector:
         """One directional derivative and its gradient."""
-        _, cotangents = setting.directional(q, second_order)
-        return vector.scaled(setting.pull_back(cotangents), -1.0)
+        _, _, cotangents = setting.directional(q, second_order)
+        return vector.scaled(self.pulled_back(setting, cotangents), -1.0)
+
+    def pulled_back(self, setting: Setting, cotangents: Vector) -> Vector:
+        """From the inputs to φ; there has to be a way."""
+        if setting.inputs is not setting.hyper and not any(tensor.requires_grad for tensor in setting.inputs):
+            raise ValueError(
+                "the inputs carry no gradient to hyper; compute them with gradients enabled, for a policy from a draw "
+                "made with relaxed=True"
+            )
+        return setting.pull_back(cotangents)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +110,9 @@ class Influence:
             raise ValueError(
                 "Influence needs the log-probability of each draw; give Problem(log_prob=policy.log_prob(draw))"
             )
-        influence, cotangents = setting.directional(q, second_order)
+        if not setting.log_prob.requires_grad:
+            raise ValueError("log_prob carries no gradient to hyper; compute it with gradients enabled")
+        influence, weights, cotangents = setting.directional(q, second_order)
         if influence.shape != setting.log_prob.shape:
             raise ValueError(
                 "Influence needs the loss of each example: the inner loss gave shape "
@@ -114,7 +126,7 @@ class Influence:
             return values
 
         batch = Batch(influence, setting.classes, plain_influence if setting.plain is not None else None)
-        advantage = (influence - self.baseline(batch)) / len(influence)
+        advantage = (influence - self.baseline(batch)) * weights
         score = torch.autograd.grad(
             setting.log_prob,
             setting.hyper,

@@ -13,7 +13,7 @@ from madao.hypergrad.estimators import Estimator, Relaxed, Setting
 from madao.hypergrad.hvp import ForwardOverReverse, PureLoss, SecondOrder
 from madao.hypergrad.neumann import Neumann
 from madao.hypergrad.problem import Loss, Problem, Term, as_terms, check_loss, detached, mean
-from madao.hypergrad.stats import Solution, Stats, Status
+from madao.hypergrad.stats import RUNAWAY, TOLERANCE, Solution, Stats, Status, series_status
 from madao.hypergrad.unrolled import Unrolled
 from madao.hypergrad.vector import Operator, Vector
 
@@ -67,6 +67,11 @@ def hypergradient(
     same = problem.inputs is None
     inputs, form_inputs = (hyper, form_hyper) if same else vector.flatten(problem.inputs, "inputs")
 
+    if not same:
+        for tensor in hyper:
+            if not tensor.requires_grad:
+                raise ValueError("every tensor of hyper must require a gradient; leave out those that are frozen")
+
     def pure(loss: Loss | Sequence[Term], name: str) -> list[tuple[PureLoss, float]]:
         return [(_pure(term.loss, name, form_params, form_inputs), term.weight) for term in as_terms(loss)]
 
@@ -83,32 +88,30 @@ def hypergradient(
     )
 
     if isinstance(solver, Unrolled):
+        if not isinstance(estimator, Relaxed):
+            raise ValueError(f"Unrolled goes with the estimator Relaxed() alone, got {estimator!r}")
         path = solver.differentiate(setting, outer, problem.weight_decay)
-        grads = setting.pull_back(path.gradient)
-        shrunk = path.inner_norms[-1] <= 1e-3 * max(path.inner_norms[0], 1e-3)
-        stats = _stats(
-            Status.CONVERGED if shrunk else Status.TRUNCATED,
-            path.outer_loss,
-            path.outer_gradient,
-            None,
-            None,
-            path.inner_norms,
-            grads,
-            0,
-        )
+        grads = estimator.pulled_back(setting, path.gradient)
+        norms = path.inner_norms
+        floored = [max(norm, 1e-8) for norm in norms]  # at a minimum gradients are rounding, which goes up and down
+        status = series_status(floored, floored[-1] / max(floored[0], TOLERANCE))
+        if vector.norm(path.start_gradient) > RUNAWAY * vector.norm(path.outer_gradient):
+            status = Status.DIVERGING
+        stats = _stats(status, path.outer_loss, path.outer_gradient, None, None, norms, grads, 0)
         return Hypergradient(form_hyper(grads), stats)
 
     outer_loss, v, direct = _outer_gradient(outer, params, inputs)
     curvature = inner if problem.curvature is None else pure(problem.curvature, "curvature")
     operator = _hessian(curvature, params, inputs, second_order, problem.weight_decay)
     solution = solver.solve(operator, v)
-    residual, products = solution.residual, solution.products
-    if check and residual is None and solution.status is not Status.NON_FINITE:
-        image = operator(solution.vector)
-        residual, products = float(vector.norm(vector.add(v, image, -1.0)) / vector.norm(v)), products + 1
+    residual, products, status = solution.residual, solution.products, solution.status
+    if check and status is not Status.NON_FINITE:
+        left = vector.add(v, operator(solution.vector), -1.0)
+        residual, products = float(vector.norm(left) / vector.norm(v).clamp(min=1e-300)), products + 1
+        status = solution.measured(residual)
     grads = estimator.gradient(setting, solution.vector, second_order)
     grads = vector.add(grads, setting.pull_back(direct))
-    stats = _stats(solution.status, outer_loss, v, solution.vector, residual, solution.term_norms, grads, products)
+    stats = _stats(status, outer_loss, v, solution.vector, residual, solution.term_norms, grads, products)
     return Hypergradient(form_hyper(grads), stats)
 
 
@@ -127,7 +130,18 @@ def _outer_gradient(
         point, leaves = detached(params, requires_grad=True), detached(inputs, requires_grad=True)
         with torch.enable_grad():
             part = weight * mean(loss(point, leaves))
-            gradient = vector.add(gradient, torch.autograd.grad(part, (*point, *leaves), materialize_grads=True))
+            found = (
+                torch.autograd.grad(part, (*point, *leaves), allow_unused=True)
+                if part.requires_grad
+                else (None,) * len(gradient)
+            )
+        if all(part_gradient is None for part_gradient in found[: len(params)]):
+            raise ValueError(
+                "the outer loss does not depend on the params it is given; compute it from them, for a module with "
+                "PureModel(model)(params, images)"
+            )
+        filled = (torch.zeros_like(g) if f is None else f for f, g in zip(found, gradient, strict=True))
+        gradient = vector.add(gradient, tuple(filled))
         value += float(part.detach())
     return value, gradient[: len(params)], gradient[len(params) :]
 

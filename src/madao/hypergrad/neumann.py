@@ -38,7 +38,6 @@ class Neumann:
             partial_sum = vector.add(partial_sum, term)
             norms.append(vector.norm(term))
         lengths = torch.stack(norms).tolist()
-        # v − H q is the first term left out, and terms shrink by about the same factor each.
-        residual = lengths[-1] ** 2 / (lengths[-2] * lengths[0]) if self.steps and lengths[-2] > 0 else None
-        status = series_status(lengths, residual)
+        # v − H q is the first term left out, and no longer than the last one where the series converges.
+        status = series_status(lengths, lengths[-1] / lengths[0] if lengths[0] > 0 else 0.0)
         return Solution(vector.scaled(partial_sum, self.scale), status, tuple(lengths), None, self.steps)

@@ -47,6 +47,8 @@ class Nystrom:
         finite = bool(torch.isfinite(columns).all() & torch.isfinite(flat).all())
         q = _woodbury(columns, core, flat, self.damping) if finite else torch.full_like(flat, math.nan)
         status = Status.TRUNCATED if finite else Status.NON_FINITE
+        if finite and torch.linalg.eigvalsh(core)[0] <= -self.damping / 2:  # nearly singular, or worse
+            status = Status.DIVERGING
         return Solution(_split(q, v), status, (float(flat.norm()),), None, rank)
 
 

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 Loss = Callable[[Any, Any], Tensor]
@@ -23,7 +22,8 @@ class Term:
 class Problem:
     """Choose φ to lower g(θ*(φ)), where θ*(φ) minimises f(θ, φ).
 
-    `params` and `inputs` may be a tensor, or lists, tuples and dicts of tensors; losses receive them in the same form.
+    `params` and `inputs` may be a tensor, or lists, tuples and dicts of tensors; losses receive them in the same form,
+    compute from what they receive (not from a model that holds the parameters itself), and write to none of it.
 
     Attributes:
         params: θ, where the inner problem stands (or starts, for `Unrolled`).
@@ -58,8 +58,8 @@ def as_terms(loss: Loss | Sequence[Term]) -> tuple[Term, ...]:
 def check_loss(value: Any, name: str) -> Tensor:
     """Raise unless a loss gave a scalar or a vector of floating point."""
     if not isinstance(value, Tensor) or value.ndim > 1 or not value.is_floating_point():
-        got = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(f"the {name} loss must return a scalar or one value per example, got {got}")
+        got = f"{value.dtype} of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"the {name} loss must return a floating-point scalar or one value per example, got {got}")
     if value.numel() == 0:
         raise ValueError(f"the {name} loss is empty: the batch has no example")
     return value if value.ndim else value.reshape(())
@@ -73,8 +73,3 @@ def mean(value: Tensor) -> Tensor:
 def detached(tensors: Sequence[Tensor], requires_grad: bool = False) -> tuple[Tensor, ...]:
     """The same values as new leaves."""
     return tuple(tensor.detach().requires_grad_(requires_grad) for tensor in tensors)
-
-
-def total(parts: list[Tensor]) -> Tensor:
-    """The sum of scalars."""
-    return torch.stack(parts).sum()

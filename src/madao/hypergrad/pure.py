@@ -13,12 +13,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 Mode = Literal["train", "eval", "keep"]
 
+_HALF = (torch.float16, torch.bfloat16)
+
 
 class PureModel:
     """`pure(params, *inputs)` is the model's output at those parameters; the model itself stays as it is.
 
     - Running statistics are not updated. In mode `"train"` BatchNorm uses the batch's, in `"eval"` the running ones.
-    - Dropout and other randomness is the same at every call, from `seed`; the program's random state is not touched.
+    - Dropout and other randomness of torch is the same at every call, from `seed`; its random state is not touched.
     - Attention is computed step by step, since the fused kernels have no second derivative.
     - A compiled or data-parallel model is replaced by the module inside it.
     - Parameters that do not require a gradient are constants; tied ones are one parameter.
@@ -62,7 +64,7 @@ class PureModel:
             if self.autocast is not None:
                 # Without the cache of converted weights, which forgets their forward-mode derivative.
                 stack.enter_context(torch.autocast(device.type, dtype=self.autocast, cache_enabled=False))
-            torch.manual_seed(self.seed)
+            _seed(self.seed, device)
             return torch.func.functional_call(self.model, {**params, **buffers}, inputs, keywords)
 
 
@@ -77,6 +79,9 @@ def _twice_differentiable() -> Iterator[None]:
     replaced |= {name: _in_single_precision(getattr(F, name)) for name in ("batch_norm", "group_norm", "layer_norm")}
     with contextlib.ExitStack() as stack:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # for callers that hold a reference of their own
+        stack.enter_context(torch.compiler.set_stance("force_eager"))  # compiled code has no second derivative
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
         for name, function in replaced.items():
             stack.enter_context(mock.patch.object(F, name, function))
         yield
@@ -84,11 +89,25 @@ def _twice_differentiable() -> Iterator[None]:
 
 def _in_single_precision(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def run(input: Tensor, *arguments: Any, **keywords: Any) -> Tensor:
-        if input.dtype not in (torch.float16, torch.bfloat16):
+        if input.dtype not in _HALF:
             return function(input, *arguments, **keywords)
+        arguments = tuple(_raised(argument) for argument in arguments)
+        keywords = {name: _raised(value) for name, value in keywords.items()}
         return function(input.float(), *arguments, **keywords).to(input.dtype)
 
     return run
+
+
+def _raised(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.dtype in _HALF else value
+
+
+def _seed(seed: int, device: torch.device) -> None:
+    """Seed the CPU's generator and the device's: those that were forked, and no others."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        torch.cuda.default_generators[index].manual_seed(seed)
 
 
 def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -114,10 +133,13 @@ def _attention(
     scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:
         attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    if attn_mask is not None:
-        allowed = attn_mask.dtype == torch.bool
-        scores = scores.masked_fill(~attn_mask, -torch.inf) if allowed else scores + attn_mask
-    return _dropout(scores.softmax(-1), dropout_p) @ value
+    blank = torch.zeros((), dtype=torch.bool, device=scores.device)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        blank = ~attn_mask.any(-1, keepdim=True)  # such rows attend to nothing, and give zero
+        scores = scores.masked_fill(~attn_mask, -torch.inf).masked_fill(blank, 0)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    return _dropout(scores.softmax(-1).masked_fill(blank, 0), dropout_p) @ value
 
 
 def original(model: nn.Module) -> nn.Module:

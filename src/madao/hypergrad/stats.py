@@ -7,6 +7,12 @@ from collections.abc import Sequence
 
 from madao.hypergrad.vector import Vector
 
+TOLERANCE = 1e-3
+"""The relative residual under which a system counts as solved, unless the solver has a tolerance of its own."""
+
+RUNAWAY = 10.0
+"""The relative residual above which a solution counts as diverging."""
+
 GROWTH = 1.1
 """How much longer than its first term a series may grow before it counts as diverging."""
 
@@ -16,12 +22,12 @@ class Status(enum.Enum):
 
     CONVERGED = "the linear system is solved to the tolerance"
     TRUNCATED = (
-        "the solver stopped before it converged, as is usual with few steps: q lies between v and the solution; more "
-        "steps, or for Neumann a larger scale, come closer"
+        "the system is not solved to the tolerance, as is usual with few steps or none: more steps or a higher rank, "
+        "or for Neumann a larger scale, come closer"
     )
     DIVERGING = (
-        "the series grows: scale times the largest curvature exceeds 2, or the curvature is negative along v; use a "
-        "smaller scale, a tenth say, or ConjugateGradient with damping"
+        "the result grows without bound: the scale or learning rate times the largest curvature exceeds 2, or the "
+        "curvature is negative; use a smaller scale, a tenth say, or ConjugateGradient or Nystrom with more damping"
     )
     NEGATIVE_CURVATURE = (
         "the inner loss curves downwards along a search direction, so it is no minimum there: the solver kept what it "
@@ -46,7 +52,7 @@ class Solution:
         vector: q.
         status: How the system was left.
         term_norms: Length of each term of the series, or of the residual at each iteration, from ‖v‖ on.
-        residual: ‖v − H q‖ / ‖v‖ where the solver knows it, else None.
+        residual: ‖v − H q‖ / ‖v‖ as far as the solver knows it, else None.
         products: How many Hessian-vector products it took.
     """
 
@@ -55,6 +61,15 @@ class Solution:
     term_norms: tuple[float, ...]
     residual: float | None
     products: int
+
+    def measured(self, residual: float, tolerance: float = TOLERANCE) -> Status:
+        """The status once the residual has been measured, which counts more than what the solver believed."""
+        if self.status not in (Status.CONVERGED, Status.TRUNCATED):
+            return self.status
+        # So large a residual comes of a nearly singular system. Without products nothing was solved: any is normal.
+        if self.products and not residual <= RUNAWAY:
+            return Status.DIVERGING
+        return Status.CONVERGED if residual <= tolerance else Status.TRUNCATED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +102,7 @@ class Stats:
         return self.status.usable
 
 
-def series_status(norms: Sequence[float], residual: float | None, tolerance: float = 1e-3) -> Status:
+def series_status(norms: Sequence[float], residual: float | None, tolerance: float = TOLERANCE) -> Status:
     """The status of a series from the lengths of its terms."""
     if not all(map(math.isfinite, norms)):
         return Status.NON_FINITE

@@ -32,12 +32,14 @@ class Path:
     Attributes:
         gradient: dg(θ_T)/d inputs.
         outer_gradient: ∇θ g at θ_T.
+        start_gradient: dg(θ_T)/dθ_0: short where the steps contract, so that where they began is forgotten.
         outer_loss: g(θ_T).
         inner_norms: ‖∇f‖ before each step.
     """
 
     gradient: Vector
     outer_gradient: Vector
+    start_gradient: Vector
     outer_loss: float
     inner_norms: tuple[float, ...]
 
@@ -63,7 +65,8 @@ class Unrolled:
 
     def differentiate(self, setting: Setting, outer: Sequence[tuple[PureLoss, float]], weight_decay: float) -> Path:
         """Forward through the steps, backward through the graph of all of them."""
-        leaves, point = detached(setting.inputs, requires_grad=True), detached(setting.params, requires_grad=True)
+        leaves, start = detached(setting.inputs, requires_grad=True), detached(setting.params, requires_grad=True)
+        point = start
         velocity, norms = vector.zeros_like(point), []
         with torch.enable_grad():
             for _ in range(self.steps):
@@ -74,6 +77,12 @@ class Unrolled:
                 velocity = vector.add(gradient, velocity, self.optimizer.momentum)
                 point = vector.add(point, velocity, -self.optimizer.learning_rate)
             result = torch.stack([weight * mean(loss(point, leaves)) for loss, weight in outer]).sum()
-            gradients = torch.autograd.grad(result, (*leaves, *point), materialize_grads=True)
-        count = len(leaves)
-        return Path(gradients[:count], gradients[count:], float(result.detach()), tuple(torch.stack(norms).tolist()))
+            gradients = torch.autograd.grad(result, (*leaves, *point, *start), materialize_grads=True)
+        inputs, end = len(leaves), len(leaves) + len(start)
+        return Path(
+            gradients[:inputs],
+            gradients[inputs:end],
+            gradients[end:],
+            float(result.detach()),
+            tuple(torch.stack(norms).tolist()),
+        )

@@ -25,8 +25,8 @@ def flatten(tree: Any, name: str) -> tuple[Vector, Callable[[Vector], Any]]:
 
 
 def dot(first: Vector, second: Vector) -> Tensor:
-    """⟨first, second⟩, summed over tensors in float64."""
-    products = [torch.sum(a * b, dtype=torch.float64) for a, b in zip(first, second, strict=True)]
+    """⟨first, second⟩, in float64 but for the products of float32."""
+    products = [torch.sum(_single(a) * _single(b), dtype=torch.float64) for a, b in zip(first, second, strict=True)]
     return torch.stack(products).sum()
 
 
@@ -52,6 +52,10 @@ def add(first: Vector, second: Vector, factor: float | Tensor = 1.0) -> Vector:
 def zeros_like(vector: Vector) -> Vector:
     """As many zeros."""
     return tuple(torch.zeros_like(v) for v in vector)
+
+
+def _single(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def _plain(factor: float | Tensor) -> float:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from madao.hypergrad import Influence, Neumann, Problem, PureModel, Stats, Term, Unaugmented, hypergradient
+from madao.hypergrad import Influence, Neumann, Problem, PureModel, Relaxed, Stats, Term, Unaugmented, hypergradient
 from madao.hypergrad.estimators import Estimator
 from madao.hypergrad.hvp import SecondOrder
 from madao.hypergrad.hypergradient import LinearSolver
@@ -51,7 +51,8 @@ class PolicyOptimizer:
         policy: What learns.
         model: What is trained; compiled and data-parallel models are looked inside of.
         loss: `loss(outputs, targets)`: a function that takes `reduction="none"`, as those of `torch.nn.functional` do,
-            or a module with a `reduction`.
+            or a module with a `reduction`. Its mean over examples counts, also where class weights or `ignore_index`
+            make the training loss another average.
         every: Inner steps between two outer steps, s of the paper.
         warmup: Calls at the start during which the policy stays as it is.
         optimizer: Of the policy's parameters. By default RMSprop with learning rate 1e-2, the paper's.
@@ -105,10 +106,18 @@ class PolicyOptimizer:
         self.policy, self.model, self.every, self.warmup = policy, model, every, warmup
         self.optimizer = torch.optim.RMSprop(policy.parameters(), lr=1e-2) if optimizer is None else optimizer
         self.solver = Neumann() if solver is None else solver
-        self.estimator = Influence(Unaugmented()) if estimator is None else estimator
+        if estimator is None:
+            estimator = Relaxed() if isinstance(self.solver, Unrolled) else Influence(Unaugmented())
+        self.estimator = estimator
         self.hvp, self.transform, self.weight_decay, self.clip = hvp, transform, weight_decay, clip
         self.inner_mode, self.outer_mode, self.autocast, self.seed = inner_mode, outer_mode, autocast, seed
         self.microbatch, self.curvature_batch, self.check_every = microbatch, curvature_batch, check_every
+        self._params = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+        held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+        if not self._params or not held & {id(p) for p in self._params}:
+            raise ValueError(
+                "the optimizer holds no parameter of the policy that learns; build it on policy.parameters()"
+            )
         self._losses = _per_example(loss)
         self.calls = self.updates = self.skipped = 0
         self._validation: tuple[Any, Iterator[Batch]] | None = None
@@ -139,10 +148,11 @@ class PolicyOptimizer:
         scale = 1.0
         if self.clip is not None and result.stats.grad_norm > self.clip:
             scale = self.clip / result.stats.grad_norm
-        for parameter, gradient in zip(self.policy.parameters(), result.grads, strict=True):
+        for parameter, gradient in zip(self._params, result.grads, strict=True):
             parameter.grad = gradient.mul(scale).to(parameter.dtype)
         self.optimizer.step()
-        self.optimizer.zero_grad()
+        for parameter in self._params:
+            parameter.grad = None
         self.updates += 1
         return OuterStep(result.stats, applied=True)
 
@@ -163,8 +173,11 @@ class PolicyOptimizer:
             (normalise(batch[0].to(device)), batch[1].to(device)) for batch in (train_batch, validation_batch)
         )
         transform = self.transform or (lambda value: value)
-        inner = PureModel(self.model, self.inner_mode, self.seed + self.calls, self.autocast)
-        outer = PureModel(self.model, self.outer_mode, self.seed + self.calls, self.autocast)
+
+        def model(mode: Mode, part: slice) -> PureModel:
+            """Each microbatch has a dropout mask of its own."""
+            return PureModel(self.model, mode, self.seed + 1_000_003 * self.calls + part.start, self.autocast)
+
         with torch.enable_grad():
             draw = self.policy.sample(images, relaxed=True)
             if isinstance(self.estimator, Influence):
@@ -174,14 +187,17 @@ class PolicyOptimizer:
         plain, outer_inputs = transform(images), transform(outer_images)
 
         def inner_loss(part: slice, params: dict[str, Tensor], augmented: Tensor) -> Tensor:
-            return self._losses(inner(params, augmented[part]), targets[part])
+            return self._losses(model(self.inner_mode, part)(params, augmented[part]), targets[part])
 
         def outer_loss(part: slice, params: dict[str, Tensor], _: Tensor) -> Tensor:
-            return self._losses(outer(params, outer_inputs[part]), outer_targets[part])
+            return self._losses(model(self.outer_mode, part)(params, outer_inputs[part]), outer_targets[part])
+
+        def plain_loss(params: dict[str, Tensor]) -> Tensor:
+            return torch.cat([inner_loss(part, params, plain) for part in self._parts(len(images))])
 
         return Problem(
-            params=inner.params,
-            hyper=tuple(self.policy.parameters()),
+            params=PureModel(self.model).params,
+            hyper=tuple(self._params),
             inputs=inputs,
             inner=self._terms(inner_loss, len(images)),
             outer=self._terms(outer_loss, len(outer_images)),
@@ -189,14 +205,17 @@ class PolicyOptimizer:
             weight_decay=self.weight_decay,
             log_prob=log_prob,
             classes=targets,
-            plain=lambda params: self._losses(inner(params, plain), targets),
+            plain=plain_loss,
         )
 
     def _terms(self, loss: Callable[[slice, Any, Any], Tensor], count: int) -> list[Term]:
         """The loss over `count` examples as microbatches."""
-        size = self.microbatch or max(count, 1)
-        parts = [slice(start, min(start + size, count)) for start in range(0, max(count, 1), size)]
+        parts = self._parts(count)
         return [Term(functools.partial(loss, part), (part.stop - part.start) / max(count, 1)) for part in parts]
+
+    def _parts(self, count: int) -> list[slice]:
+        size = self.microbatch or max(count, 1)
+        return [slice(start, min(start + size, count)) for start in range(0, max(count, 1), size)]
 
     def _next_validation(self, validation: Batch | Iterable[Batch]) -> Batch:
         if isinstance(validation, tuple | list) and len(validation) == 2 and isinstance(validation[0], Tensor):
@@ -209,8 +228,11 @@ class PolicyOptimizer:
             batch = next(self._validation[1], None)
         if batch is None:
             raise ValueError("the validation loader gave no batch; it is empty, or an iterator that has ended")
-        images, targets = batch
-        return images, targets
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise ValueError(
+                f"a validation batch must be (images, targets), got {type(batch).__name__} of {len(batch)}"
+            )
+        return batch[0], batch[1]
 
 
 def _per_example(loss: Loss) -> Loss:
@@ -218,10 +240,15 @@ def _per_example(loss: Loss) -> Loss:
     if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
         unreduced = copy.deepcopy(loss)
         setattr(unreduced, "reduction", "none")  # noqa: B010 -- nn.Module types its attributes as tensors and modules
-        return unreduced
+        return functools.partial(_mean_over_all_but_examples, unreduced)
     try:
         if "reduction" in inspect.signature(loss).parameters:
-            return functools.partial(loss, reduction="none")
+            return functools.partial(_mean_over_all_but_examples, functools.partial(loss, reduction="none"))
     except ValueError:  # a built-in without a signature
         pass
     return loss
+
+
+def _mean_over_all_but_examples(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    values = loss(outputs, targets)
+    return values.flatten(1).mean(1) if values.ndim > 1 else values
