@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -54,7 +55,7 @@ def rates(contenders: Mapping[str, Callable[[], Any]], items: int, rounds: int, 
 def environment(*packages: str) -> dict[str, Any]:
     """Machine, versions, commit and command."""
     return {
-        "command": " ".join(["python", *(a for a in sys.argv if not a.startswith("--output"))]),
+        "command": re.sub(r" --output[ =]\S+", "", " ".join(["python", *sys.argv])),
         "commit": _output("git", "rev-parse", "--short", "HEAD") or "unknown",
         "machine": {
             "cpu": _cpu(),
