@@ -10,7 +10,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from madao import Policy, PolicyOptimizer
-from madao.hypergrad import Identity, Influence, LeaveOneOut, Neumann, Relaxed, Status, Unrolled
+from madao.hypergrad import (
+    Identity,
+    Influence,
+    LeaveOneOut,
+    Neumann,
+    Problem,
+    PureModel,
+    Relaxed,
+    Status,
+    Unrolled,
+    hypergradient,
+)
 
 GENERATOR = torch.Generator().manual_seed(0)
 TRAIN = torch.rand(24, 1, 8, 8, generator=GENERATOR), torch.randint(0, 3, (24,), generator=GENERATOR)
@@ -70,6 +81,33 @@ def test_the_update_is_the_optimizers() -> None:
     moved = torch.cat([p.flatten() for p in snapshot(policy)]) - before
     assert step is not None
     assert float(moved.norm()) == pytest.approx(0.5 * step.stats.grad_norm, rel=1e-3)
+
+
+@pytest.mark.parametrize("estimator", [Relaxed(), Influence(LeaveOneOut())])
+def test_the_gradient_is_that_of_the_estimator(estimator: Any) -> None:
+    """Against the problem written out by hand: a relaxed draw for the one, a scored and pathwise one for the other."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 6, 3), nn.Tanh(), nn.Flatten(), nn.Linear(216, 3))
+    pure = PureModel(model)
+    policy, other = Policy(seed=4), Policy(seed=4)
+    optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
+    outer = PolicyOptimizer(policy, model, every=1, optimizer=optimizer, solver=Identity(1.0), estimator=estimator)
+    before = snapshot(policy)
+    outer.step(TRAIN, VALIDATION)
+
+    draw = other.sample(TRAIN[0], relaxed=True)
+    draw = draw if isinstance(estimator, Relaxed) else draw.pathwise()
+    problem = Problem(
+        pure.params,
+        tuple(other.parameters()),
+        lambda p, x: F.cross_entropy(pure(p, x), TRAIN[1], reduction="none"),
+        lambda p, _: F.cross_entropy(pure(p, VALIDATION[0]), VALIDATION[1]),
+        inputs=other.apply(TRAIN[0], draw),
+        log_prob=other.log_prob(draw),
+    )
+    expected = hypergradient(problem, Identity(1.0), estimator=estimator).grads
+    for now, then, gradient in zip(policy.parameters(), before, expected, strict=True):
+        torch.testing.assert_close(then - now.detach(), gradient, rtol=1e-3, atol=1e-6)
 
 
 def test_a_long_gradient_is_clipped() -> None:

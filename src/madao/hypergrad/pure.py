@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.modules.batchnorm import _BatchNorm
 
 Mode = Literal["train", "eval", "keep"]
 
@@ -55,10 +54,10 @@ class PureModel:
     def __call__(self, params: dict[str, Tensor], *inputs: Any, **keywords: Any) -> Any:
         """The model's output."""
         device = next(iter(params.values())).device
-        # Copies, so that a module which writes to its buffers writes to those.
+        # Copies, so that a module which writes to its buffers, as BatchNorm to its statistics, writes to those.
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_frozen(self.model, self.mode))
+            stack.enter_context(_in_mode(self.model, self.mode))
             stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
             stack.enter_context(_twice_differentiable())
             if self.autocast is not None:
@@ -154,19 +153,13 @@ def original(model: nn.Module) -> nn.Module:
 
 
 @contextlib.contextmanager
-def _frozen(model: nn.Module, mode: Mode) -> Iterator[None]:
-    """Modes set, running statistics frozen; all restored at the end, whatever happens."""
+def _in_mode(model: nn.Module, mode: Mode) -> Iterator[None]:
+    """The model in a mode, and at the end every submodule in its own again, whatever happens."""
     training = [(module, module.training) for module in model.modules()]
-    # Without tracking, training mode still normalises by the batch and evaluation mode still by the running statistics.
-    tracking = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     try:
-        for norm in tracking:
-            norm.track_running_stats = False
         if mode != "keep":
             model.train(mode == "train")
         yield
     finally:
-        for norm in tracking:
-            norm.track_running_stats = True
         for module, flag in training:
             module.training = flag
