@@ -1,6 +1,7 @@
 """Second derivatives."""
 
 import math
+from unittest import mock
 
 import pytest
 import torch
@@ -68,6 +69,24 @@ def test_a_scalar_loss_and_unused_tensors(kind: SecondOrder) -> None:
     assert slope.shape == ()
     assert torch.equal(gradient[1], torch.zeros(2, dtype=torch.float64))
     assert gradient[0].any()
+
+
+def test_no_graph_of_the_gradient_is_kept() -> None:
+    """By the switch torch has for itself: should a new version move it, results stay right and memory doubles."""
+    from torch._functorch import eager_transforms
+
+    private = eager_transforms._autograd_grad
+    seen: list[bool] = []
+
+    def watch(*arguments: object, **keywords: object) -> object:
+        seen.append(bool(keywords["create_graph"]))
+        return private(*arguments, **keywords)  # type: ignore[arg-type]
+
+    with mock.patch.object(eager_transforms, "_autograd_grad", watch):
+        ForwardOverReverse().products(loss, PARAMS, INPUTS)(DIRECTION)
+        ForwardOverReverse().directional(loss, PARAMS, DIRECTION, INPUTS)
+    assert seen == [False, False]
+    assert eager_transforms._autograd_grad is private
 
 
 def test_finite_difference_error_has_slope_two() -> None:

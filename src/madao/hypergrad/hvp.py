@@ -11,10 +11,12 @@ import contextlib
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
+from unittest import mock
 
 import torch
 from torch import Tensor
+from torch._functorch import eager_transforms
 from torch.autograd import forward_ad
 
 from madao.hypergrad import vector
@@ -50,21 +52,27 @@ class ForwardOverReverse:
     def products(self, loss: PureLoss, params: Vector, inputs: Vector) -> Operator:
         """V ↦ H v as the derivative of ∇θ f along v."""
         fixed = detached(inputs)
+        gradient = torch.func.grad(lambda p: mean(loss(p, fixed)))
 
-        def product(direction: Vector, create_graph: bool = False) -> Vector:
-            with _moving(detached(params, requires_grad=True), direction) as point:
-                return _tangents(_gradient(mean(loss(point, fixed)), point, create_graph=create_graph))
+        def product(direction: Vector, keep_graph: bool = False) -> Vector:
+            with _moving(detached(params), direction) as point, _graph_of_gradients(keep_graph):
+                return _tangents(gradient(point))
 
         return _with_fallback(product)
 
     def directional(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Vector]:
         """D_q ℓ and the derivative of ∇inputs f along q, by the same pass."""
-        leaves = detached(inputs, requires_grad=True)
+        fixed = detached(inputs)
 
-        def value_and_gradient(direction: Vector, create_graph: bool = False) -> Vector:
-            with _moving(detached(params), direction) as point:
-                value = loss(point, leaves)
-                return _tangents((value, *_gradient(mean(value), leaves, create_graph=create_graph)))
+        def value_and_gradient(direction: Vector, keep_graph: bool = False) -> Vector:
+            with _moving(detached(params), direction) as point, _graph_of_gradients(keep_graph):
+
+                def mean_and_value(x: Vector) -> tuple[Tensor, Tensor]:
+                    value = loss(point, x)
+                    return mean(value), value
+
+                gradient, value = torch.func.grad(mean_and_value, has_aux=True)(fixed)
+                return _tangents((value, *gradient))
 
         slope, *gradient = _with_fallback(value_and_gradient)(direction)
         return slope, tuple(gradient)
@@ -160,22 +168,22 @@ class FiniteDifference:
 
 
 def _with_fallback(function: Callable[[Vector, bool], Vector]) -> Operator:
-    """`function(direction, create_graph)` without keeping a graph, or with one where nothing else works.
+    """`function(direction, keep_graph)` without a graph of the gradient, or with one where nothing else works.
 
-    Some fused backward passes (GroupNorm's) have no forward derivative. With `create_graph` torch takes a composite
+    Some fused backward passes (GroupNorm's) have no forward derivative. Where a graph is kept torch takes a composite
     one in their place, at the price of memory.
     """
-    create_graph = False
+    keep_graph = False
 
     def run(direction: Vector) -> Vector:
-        nonlocal create_graph
+        nonlocal keep_graph
         try:
-            return function(direction, create_graph)
+            return function(direction, keep_graph)
         except NotImplementedError:
-            if create_graph:
+            if keep_graph:
                 raise
-            create_graph = True
-            return function(direction, create_graph)
+            keep_graph = True
+            return function(direction, keep_graph)
 
     return run
 
@@ -184,12 +192,31 @@ def _with_fallback(function: Callable[[Vector, bool], Vector]) -> Operator:
 def _moving(params: Vector, direction: Vector) -> Iterator[Vector]:
     """The parameters as dual numbers: what is computed from them has the derivative along the direction as its tangent.
 
-    Dual numbers and a plain backward pass rather than `torch.func`, whose `grad` keeps the graph of the gradient.
+    Gradients inside are taken with `torch.func.grad`, a level above: a plain backward pass would record a graph of the
+    tangents beside that of the values, and need twice the memory.
     """
-    with forward_ad.dual_level(), torch.enable_grad(), warnings.catch_warnings():
+    with forward_ad.dual_level(), torch.no_grad(), warnings.catch_warnings():
         # torch's own forward-mode code is scripted, and says so at first use.
         warnings.filterwarnings("ignore", ".*torch.jit.script.*", category=Warning)
         yield tuple(forward_ad.make_dual(p, d.detach()) for p, d in zip(params, direction, strict=True))
+
+
+@contextlib.contextmanager
+def _graph_of_gradients(keep: bool) -> Iterator[None]:
+    """Whether `torch.func.grad` keeps the graph of the gradient it returns, as it always does of itself.
+
+    Nothing here differentiates that gradient in reverse, and its graph is half of the memory. No public switch exists.
+    """
+    private = getattr(eager_transforms, "_autograd_grad", None)
+    if keep or private is None:
+        yield
+        return
+
+    def without_graph(*arguments: Any, **keywords: Any) -> Any:
+        return private(*arguments, **(keywords | {"create_graph": False}))
+
+    with mock.patch.object(eager_transforms, "_autograd_grad", without_graph):
+        yield
 
 
 def _tangents(duals: Vector) -> Vector:
