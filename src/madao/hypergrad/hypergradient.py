@@ -110,7 +110,8 @@ def hypergradient(
         residual, products = float(vector.norm(left) / vector.norm(v).clamp(min=1e-300)), products + 1
         status = solution.measured(residual)
     grads = estimator.gradient(setting, solution.vector, second_order)
-    grads = vector.add(grads, setting.pull_back(direct))
+    if direct is not None:
+        grads = vector.add(grads, setting.pull_back(direct))
     stats = _stats(status, outer_loss, v, solution.vector, residual, solution.term_norms, grads, products)
     return Hypergradient(form_hyper(grads), stats)
 
@@ -123,9 +124,9 @@ def _pure(
 
 def _outer_gradient(
     terms: Sequence[tuple[PureLoss, float]], params: Vector, inputs: Vector
-) -> tuple[float, Vector, Vector]:
-    """G(θ), its gradient in θ and its direct gradient in the inputs."""
-    value, gradient = 0.0, vector.zeros_like((*params, *inputs))
+) -> tuple[float, Vector, Vector | None]:
+    """G(θ), its gradient in θ, and its direct gradient in the inputs, None where it does not depend on them."""
+    value, gradient, direct = 0.0, vector.zeros_like((*params, *inputs)), False
     for loss, weight in terms:
         point, leaves = detached(params, requires_grad=True), detached(inputs, requires_grad=True)
         with torch.enable_grad():
@@ -140,10 +141,11 @@ def _outer_gradient(
                 "the outer loss does not depend on the params it is given; compute it from them, for a module with "
                 "PureModel(model)(params, images)"
             )
+        direct = direct or any(part_gradient is not None for part_gradient in found[len(params) :])
         filled = (torch.zeros_like(g) if f is None else f for f, g in zip(found, gradient, strict=True))
         gradient = vector.add(gradient, tuple(filled))
         value += float(part.detach())
-    return value, gradient[: len(params)], gradient[len(params) :]
+    return value, gradient[: len(params)], gradient[len(params) :] if direct else None
 
 
 def _hessian(

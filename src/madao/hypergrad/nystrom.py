@@ -35,26 +35,26 @@ class Nystrom:
 
     def solve(self, operator: Operator, v: Vector) -> Solution:
         """Sketch H, then solve by the Woodbury identity in the k-dimensional space of its columns."""
-        sizes = [part.numel() for part in v]
-        rank = min(self.rank, sum(sizes))
-        generator = torch.Generator(v[0].device).manual_seed(self.seed)
-        flat = torch.cat([part.flatten() for part in v]).double()
+        flat = _flat(v)
+        rank = min(self.rank, len(flat))
+        generator = torch.Generator(flat.device).manual_seed(self.seed)
         directions = torch.randn(len(flat), rank, generator=generator, device=flat.device, dtype=torch.float64)
         directions = torch.linalg.qr(directions).Q
         columns = torch.stack([_flat(operator(_split(column, v))) for column in directions.T], dim=1)
         core = directions.T @ columns
         core = (core + core.T) / 2
-        finite = bool(torch.isfinite(columns).all() & torch.isfinite(flat).all())
-        q = _woodbury(columns, core, flat, self.damping) if finite else torch.full_like(flat, math.nan)
-        status = Status.TRUNCATED if finite else Status.NON_FINITE
-        if finite and torch.linalg.eigvalsh(core)[0] <= -self.damping / 2:  # nearly singular, or worse
-            status = Status.DIVERGING
+        if not (torch.isfinite(columns).all() and torch.isfinite(flat).all()):
+            unknown = torch.full_like(flat, math.nan)
+            return Solution(_split(unknown, v), Status.NON_FINITE, (float(flat.norm()),), None, rank)
+        values, vectors = torch.linalg.eigh(core)
+        q = _woodbury(columns, values, vectors, flat, self.damping)
+        # Near −damping the damped system is nearly singular, or worse.
+        status = Status.DIVERGING if values[0] <= -self.damping / 2 else Status.TRUNCATED
         return Solution(_split(q, v), status, (float(flat.norm()),), None, rank)
 
 
-def _woodbury(columns: Tensor, core: Tensor, v: Tensor, damping: float) -> Tensor:
+def _woodbury(columns: Tensor, values: Tensor, vectors: Tensor, v: Tensor, damping: float) -> Tensor:
     """(C W⁺ Cᵀ + ρI)⁻¹ v, through the eigenvectors of W so that directions of no curvature drop out."""
-    values, vectors = torch.linalg.eigh(core)
     kept = values.abs() > 1e-10 * values.abs().max()
     factor = columns @ vectors[:, kept]  # H_k = F diag(1/λ) Fᵀ
     inner = damping * torch.diag(values[kept]) + factor.T @ factor

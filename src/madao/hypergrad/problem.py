@@ -62,7 +62,7 @@ def check_loss(value: Any, name: str) -> Tensor:
         raise ValueError(f"the {name} loss must return a floating-point scalar or one value per example, got {got}")
     if value.numel() == 0:
         raise ValueError(f"the {name} loss is empty: the batch has no example")
-    return value if value.ndim else value.reshape(())
+    return value
 
 
 def mean(value: Tensor) -> Tensor:

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-Mode = Literal["train", "eval", "keep"]
+from madao.hypergrad.vector import HALF, at_least_single
 
-_HALF = (torch.float16, torch.bfloat16)
+Mode = Literal["train", "eval", "keep"]
 
 
 class PureModel:
@@ -88,7 +88,7 @@ def _twice_differentiable() -> Iterator[None]:
 
 def _in_single_precision(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def run(input: Tensor, *arguments: Any, **keywords: Any) -> Tensor:
-        if input.dtype not in _HALF:
+        if input.dtype not in HALF:
             return function(input, *arguments, **keywords)
         arguments = tuple(_raised(argument) for argument in arguments)
         keywords = {name: _raised(value) for name, value in keywords.items()}
@@ -98,7 +98,7 @@ def _in_single_precision(function: Callable[..., Tensor]) -> Callable[..., Tenso
 
 
 def _raised(value: Any) -> Any:
-    return value.float() if isinstance(value, Tensor) and value.dtype in _HALF else value
+    return at_least_single(value) if isinstance(value, Tensor) else value
 
 
 def _seed(seed: int, device: torch.device) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from madao.hypergrad.vector import Vector
 
 TOLERANCE = 1e-3
-"""The relative residual under which a system counts as solved, unless the solver has a tolerance of its own."""
+"""The relative residual under which a system counts as solved."""
 
 RUNAWAY = 10.0
 """The relative residual above which a solution counts as diverging."""
@@ -62,14 +62,14 @@ class Solution:
     residual: float | None
     products: int
 
-    def measured(self, residual: float, tolerance: float = TOLERANCE) -> Status:
+    def measured(self, residual: float) -> Status:
         """The status once the residual has been measured, which counts more than what the solver believed."""
         if self.status not in (Status.CONVERGED, Status.TRUNCATED):
             return self.status
         # So large a residual comes of a nearly singular system. Without products nothing was solved: any is normal.
         if self.products and not residual <= RUNAWAY:
             return Status.DIVERGING
-        return Status.CONVERGED if residual <= tolerance else Status.TRUNCATED
+        return Status.CONVERGED if residual <= TOLERANCE else Status.TRUNCATED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,10 +102,10 @@ class Stats:
         return self.status.usable
 
 
-def series_status(norms: Sequence[float], residual: float | None, tolerance: float = TOLERANCE) -> Status:
+def series_status(norms: Sequence[float], residual: float | None) -> Status:
     """The status of a series from the lengths of its terms."""
     if not all(map(math.isfinite, norms)):
         return Status.NON_FINITE
     if len(norms) > 1 and norms[-1] > GROWTH * norms[0] and norms[-1] >= norms[-2]:
         return Status.DIVERGING
-    return Status.CONVERGED if residual is not None and residual <= tolerance else Status.TRUNCATED
+    return Status.CONVERGED if residual is not None and residual <= TOLERANCE else Status.TRUNCATED

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+HALF = (torch.float16, torch.bfloat16)
 Vector = tuple[Tensor, ...]
 Operator = Callable[[Vector], Vector]
 """A linear map, such as v ↦ H v."""
@@ -26,7 +27,10 @@ def flatten(tree: Any, name: str) -> tuple[Vector, Callable[[Vector], Any]]:
 
 def dot(first: Vector, second: Vector) -> Tensor:
     """⟨first, second⟩, in float64 but for the products of float32."""
-    products = [torch.sum(_single(a) * _single(b), dtype=torch.float64) for a, b in zip(first, second, strict=True)]
+    products = [
+        torch.sum(at_least_single(a) * at_least_single(b), dtype=torch.float64)
+        for a, b in zip(first, second, strict=True)
+    ]
     return torch.stack(products).sum()
 
 
@@ -37,15 +41,13 @@ def norm(vector: Vector) -> Tensor:
     return length
 
 
-def scaled(vector: Vector, factor: float | Tensor) -> Vector:
+def scaled(vector: Vector, factor: float) -> Vector:
     """The vector times a factor."""
-    return tuple(torch._foreach_mul(list(vector), _plain(factor)))
+    return tuple(torch._foreach_mul(list(vector), factor))
 
 
-def add(first: Vector, second: Vector, factor: float | Tensor = 1.0) -> Vector:
+def add(first: Vector, second: Vector, factor: float = 1.0) -> Vector:
     """The sum first + factor · second."""
-    if isinstance(factor, Tensor):
-        return tuple(torch._foreach_add(list(first), list(scaled(second, factor))))
     return tuple(torch._foreach_add(list(first), list(second), alpha=factor))
 
 
@@ -54,9 +56,6 @@ def zeros_like(vector: Vector) -> Vector:
     return tuple(torch.zeros_like(v) for v in vector)
 
 
-def _single(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-
-
-def _plain(factor: float | Tensor) -> float:
-    return factor.item() if isinstance(factor, Tensor) else factor
+def at_least_single(tensor: Tensor) -> Tensor:
+    """The tensor, in float32 where it is half precision."""
+    return tensor.float() if tensor.dtype in HALF else tensor

@@ -68,10 +68,8 @@ def check_fill(fill: Any) -> float | tuple[float, ...]:
     """The fill as a float or a tuple of one or three; raises unless every number of it lies in [0, 1]."""
     single = isinstance(fill, numbers.Real)
     values = (fill,) if single else tuple(fill) if isinstance(fill, Sequence) else ()
-    if not all(isinstance(value, numbers.Real) and 0 <= float(value) <= 1 for value in values) or len(values) not in (
-        1,
-        3,
-    ):
+    within = all(isinstance(value, numbers.Real) and 0 <= float(value) <= 1 for value in values)
+    if not within or len(values) not in (1, 3):
         raise ValueError(
             f"fill must be a number from 0 to 1, or one for each of 1 or 3 channels, got {fill!r}; for a level of "
             "0..255 divide by 255"
