@@ -1,0 +1,24 @@
+"""Data sets: labelled images of one size, their splits, and batches of them."""
+
+from madao.data.batches import Batches
+from madao.data.dataset import Dataset, Source
+from madao.data.errors import DataError
+from madao.data.files import Files
+from madao.data.images import Images, Pixels
+from madao.data.named import DATASETS
+from madao.data.split import check_classes, stratified
+from madao.data.statistics import mean_and_std
+
+__all__ = [
+    "DATASETS",
+    "Batches",
+    "DataError",
+    "Dataset",
+    "Files",
+    "Images",
+    "Pixels",
+    "Source",
+    "check_classes",
+    "mean_and_std",
+    "stratified",
+]

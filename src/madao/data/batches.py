@@ -1,0 +1,104 @@
+"""Batches in an order that is known beforehand, so that a run can resume at any of them."""
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from madao.data.errors import DataError
+from madao.data.images import Images, Pixels
+from madao.data.loading import load_batches
+
+
+class Batches:
+    """Batches on a device: which images one holds follows from seed, epoch and position alone.
+
+    `len(batches)` is the number of batches in an epoch. Images in memory are moved to the device once.
+
+    Args:
+        images: What to batch.
+        batch_size: Images per batch. When there are fewer in all, a batch is all of them.
+        device: Where batches go.
+        seed: Which orders.
+        shuffle: Whether each epoch has its own random order, or all have the images' own.
+        drop_last: Whether the images that are left at an epoch's end and fill no batch are left out.
+        workers: How many processes read images that are not in memory; 0: this one.
+
+    Attributes:
+        skipped: Indices of the images that could not be read and were left out of their batch.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        batch_size: int,
+        device: torch.device,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = True,
+        workers: int = 0,
+    ) -> None:
+        if batch_size < 1:
+            raise DataError(f"a batch must have at least 1 image, got {batch_size}")
+        if len(images) == 0:
+            raise DataError("there are no images to batch")
+        self.images, self.device, self.workers = images, device, workers
+        self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
+        self.batch_size = min(batch_size, len(images))
+        self.skipped: set[int] = set()
+        self._resident: tuple[Tensor, Tensor] | None = None
+        if isinstance(images, Pixels):
+            self._resident = images.images.to(device), images.labels.to(device)
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self.images), self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
+
+    def order(self, number: int) -> Tensor:
+        """Every image's index, in the order of epoch `number`; what `drop_last` leaves out comes last."""
+        if not self.shuffle:
+            return torch.arange(len(self.images))
+        digest = hashlib.blake2b(f"{self.seed} {number}".encode(), digest_size=8).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest, "big", signed=True))
+        return torch.randperm(len(self.images), generator=generator)
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches of epoch `number`, from batch `start` on: uint8 images and int64 labels."""
+        return self._read(self._indices(number, start))
+
+    def stream(self, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Epoch after epoch without end, from batch `start` on, counted from the first of epoch 0."""
+        first, position = divmod(start, len(self))
+        epochs = (self._indices(number, position if number == first else 0) for number in itertools.count(first))
+        return self._read(itertools.chain.from_iterable(epochs))
+
+    def _indices(self, number: int, start: int) -> Iterable[Tensor]:
+        batches: tuple[Tensor, ...] = self.order(number).split(self.batch_size)
+        return batches[start : len(self)]
+
+    def _read(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        if self._resident is None:
+            return self._load(batches)
+        return self._gather(batches, *self._resident)
+
+    def _gather(self, batches: Iterable[Tensor], images: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        for indices in batches:
+            here = indices.to(self.device)
+            yield images[here], labels[here]
+
+    def _load(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        # The loader runs ahead of what is handed out; the second copy of the indices waits for its images.
+        ahead, behind = itertools.tee(batches)
+        lists = (indices.tolist() for indices in ahead)
+        pin_memory = self.device.type == "cuda"
+        for indices, (images, positions) in zip(
+            behind, load_batches(self.images, lists, self.workers, pin_memory), strict=True
+        ):
+            self.skipped.update(set(indices.tolist()) - set(indices[positions].tolist()))
+            if positions:
+                labels = self.images.labels[indices[positions]]
+                yield images.to(self.device, non_blocking=True), labels.to(self.device)
+            elif len(indices) > 1:  # not a few bad files: a disk that went away would otherwise pass in silence
+                raise DataError(f"none of the {len(indices)} images of a batch could be read; is their disk there?")

@@ -1,0 +1,5 @@
+"""What the user can mend in the data."""
+
+
+class DataError(ValueError):
+    """A mistake in the data: one line that says what was found, what was expected and the remedy."""

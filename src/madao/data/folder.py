@@ -1,0 +1,78 @@
+"""A folder of images, one folder per class."""
+
+import os
+from pathlib import Path
+
+import torch
+
+from madao.data.dataset import Dataset, Source
+from madao.data.errors import DataError
+from madao.data.files import Files
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm")
+_VALIDATION = ("val", "valid", "validation")
+_LAYOUT = "expected <root>/<class>/<images>, or <root>/train/<class>/<images> and the same under val and test"
+
+
+def folder(source: Source) -> Dataset:
+    """`root/train/<class>/*`, and where there are `root/val` and `root/test`; or all in `root/<class>/*`."""
+    root = source.root
+    if not root.is_dir():
+        raise DataError(f"there is no folder {root}; --data.root names the folder that holds the images")
+    names = [path.name for path in _folders(root)]
+    if "train" not in names:
+        if names and set(names) <= {*_VALIDATION, "test"}:
+            raise DataError(f"{root} has {' and '.join(names)} but no train; {_LAYOUT}")
+        classes = _classes(root)
+        return Dataset("folder", classes, _files(root, classes, source), validation=None, test=None, flip=True)
+    validations = [name for name in _VALIDATION if name in names]
+    if len(validations) > 1:
+        raise DataError(f"{root} has {' and '.join(validations)}, which mean the same; keep one")
+    classes = _classes(root / "train")
+    return Dataset(
+        name="folder",
+        classes=classes,
+        train=_files(root / "train", classes, source),
+        validation=_files(root / validations[0], classes, source) if validations else None,
+        test=_files(root / "test", classes, source) if "test" in names else None,
+        flip=True,
+    )
+
+
+def _folders(root: Path) -> list[Path]:
+    return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _classes(root: Path) -> tuple[str, ...]:
+    classes = tuple(path.name for path in _folders(root))
+    if not classes:
+        found = "images but no class folder" if _images(root) else "no class folder"
+        raise DataError(f"{root} has {found}; {_LAYOUT}")
+    if len(classes) == 1:
+        raise DataError(f"{root} has one class, {classes[0]}, two or more are needed; {_LAYOUT}")
+    return classes
+
+
+def _images(root: Path) -> list[Path]:
+    """Every image below, sorted. Hidden files and folders are none of ours."""
+    found = []
+    for where, folders, files in os.walk(root, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(where, name) for name in files if name.lower().endswith(SUFFIXES) and not name.startswith(".")]
+    return sorted(found)
+
+
+def _files(root: Path, classes: tuple[str, ...], source: Source) -> Files:
+    paths: list[Path] = []
+    labels: list[int] = []
+    for place in _folders(root):
+        if place.name not in classes:
+            raise DataError(f"{place} is a class that train does not have; add it there or remove it here")
+        images = _images(place)
+        if not images:
+            raise DataError(f"{place} has no image; add some ({' '.join(SUFFIXES)}) or remove the folder")
+        paths += images
+        labels += [classes.index(place.name)] * len(images)
+    if not paths:
+        raise DataError(f"{root} has no class folder; {_LAYOUT}")
+    return Files(paths, torch.tensor(labels), source.side or 256, source.on_error)

@@ -1,0 +1,56 @@
+"""Reading batches of images in worker processes."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from madao.data.errors import DataError
+from madao.data.images import Images
+
+Loaded = tuple[Tensor, list[int]]
+
+
+class _Batchwise(Dataset[Loaded | DataError]):
+    """Whole batches, for a DataLoader that is to make none of its own."""
+
+    def __init__(self, images: Images) -> None:
+        self.images = images
+
+    def __getitem__(self, indices: list[int]) -> Loaded | DataError:
+        try:
+            return self.images.load(indices)
+        except DataError as error:
+            return error  # as a value: raised here, its one line would reach the caller inside a traceback's text
+
+
+def load_batches(
+    images: Images, batches: Iterable[list[int]], workers: int = 0, pin_memory: bool = False
+) -> Iterator[Loaded]:
+    """`images.load` of one list of indices after another, ahead of time where there are workers.
+
+    Args:
+        images: What to read.
+        batches: The indices of each batch. May be endless.
+        workers: How many processes read; 0: this one.
+        pin_memory: Whether the result lies in page-locked memory, from which a GPU copies faster.
+    """
+    loader = DataLoader(
+        _Batchwise(images),
+        sampler=batches,
+        batch_size=None,
+        num_workers=workers,
+        pin_memory=pin_memory,
+        collate_fn=_as_it_is,
+        generator=torch.Generator(),  # else it draws the workers' seeds from the global state
+    )
+    for loaded in loader:
+        if isinstance(loaded, DataError):
+            raise loaded
+        yield loaded
+
+
+def _as_it_is(loaded: Any) -> Any:
+    return loaded

@@ -1,0 +1,32 @@
+"""Data sets by name."""
+
+from collections.abc import Callable
+
+from madao.data.dataset import Dataset, Source
+from madao.data.digits import digits
+from madao.data.folder import folder
+from madao.data.npz import npz
+from madao.data.public import (
+    cifar10,
+    cifar100,
+    fgvc_aircraft,
+    flowers102,
+    imagenet,
+    oxford_pets,
+    stanford_cars,
+    svhn,
+)
+
+DATASETS: dict[str, Callable[[Source], Dataset]] = {
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "svhn": svhn,
+    "imagenet": imagenet,
+    "flowers102": flowers102,
+    "oxford-pets": oxford_pets,
+    "fgvc-aircraft": fgvc_aircraft,
+    "stanford-cars": stanford_cars,
+    "folder": folder,
+    "npz": npz,
+    "digits": digits,
+}

@@ -1,0 +1,102 @@
+"""Arrays in an .npz file, named as Keras or MedMNIST name them."""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from madao.data.dataset import Dataset, Source
+from madao.data.errors import DataError
+from madao.data.images import Pixels
+
+# Keys of images and labels; `{}` is train, val or test.
+_STYLES = (("x_{}", "y_{}"), ("{}_images", "{}_labels"))
+_EXPECTED = (
+    "x_train, y_train and where there are x_val, y_val, x_test, y_test; "
+    "or train_images, train_labels and where there are val_images, val_labels, test_images, test_labels"
+)
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def npz(source: Source) -> Dataset:
+    """The .npz file that root is, or the only one in it. Whether it may be mirrored is not known: it is not."""
+    path = _find(source.root)
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"cannot read {path} as arrays of numbers ({reason}); write it with numpy.savez") from None
+    train = _split(arrays, "train", path)
+    if train is None:
+        raise DataError(f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}; expected {_EXPECTED}")
+    classes = np.unique(train[1])
+    if len(classes) < 2:
+        raise DataError(
+            f"{path} has the classes {classes.tolist()} in train, two or more are needed; add images of others"
+        )
+
+    own = _pixels(*train, classes, f"train of {path}").resized(source.side)
+    others: dict[str, Pixels] = {}
+    for name in ("val", "test"):
+        split = _split(arrays, name, path)
+        if split is not None:
+            other = others[name] = _pixels(*split, classes, f"{name} of {path}").resized(source.side)
+            if other.shape != own.shape:
+                raise DataError(f"{name} of {path} has images {other.shape}, train {own.shape}; make them the same")
+    return Dataset("npz", tuple(map(str, classes.tolist())), own, others.get("val"), others.get("test"), flip=False)
+
+
+def _find(root: Path) -> Path:
+    if root.is_file():
+        return root
+    found = sorted(root.glob("*.npz"))
+    if len(found) != 1:
+        what = f"{root} holds {len(found)} .npz files, not one" if root.is_dir() else f"there is no file {root}"
+        raise DataError(f"{what}; --data.root names the file")
+    return found[0]
+
+
+def _split(arrays: dict[str, Array], name: str, path: Path) -> tuple[Array, Array] | None:
+    """Images and labels `[N]` of a split, if it is there."""
+    for style in _STYLES:
+        images, labels = (key.format(name) for key in style)
+        if images in arrays and labels in arrays:
+            return arrays[images], _labels(arrays[labels], f"{labels} of {path}")
+        if images in arrays or labels in arrays:
+            here, missing = (images, labels) if images in arrays else (labels, images)
+            raise DataError(f"{path} holds {here} but no {missing}; expected {_EXPECTED}")
+    return None
+
+
+def _labels(labels: Array, what: str) -> Array:
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise DataError(
+            f"{what} is {labels.dtype} {list(labels.shape)}, expected whole numbers [N] or [N, 1]; "
+            "labels.argmax(1) makes them of one-hot rows, several labels per image are not supported"
+        )
+    return labels
+
+
+def _pixels(images: Array, labels: Array, classes: Array, what: str) -> Pixels:
+    if images.ndim == 3:
+        images = images[..., None]
+    if images.ndim != 4 or images.shape[-1] not in (1, 3):
+        raise DataError(
+            f"the images in {what} are {list(images.shape)}, expected [N, H, W], [N, H, W, 1] or [N, H, W, 3]"
+        )
+    if images.dtype.kind == "f" and images.size and images.min() >= 0 and images.max() <= 1:
+        images = (images * 255).round().astype(np.uint8)
+    if images.dtype != np.uint8:
+        span = f" from {images.min()} to {images.max()}" if images.size else ""
+        raise DataError(f"the images in {what} are {images.dtype}{span}, expected uint8 or floats from 0 to 1")
+    unknown = np.setdiff1d(labels, classes)
+    if len(unknown):
+        raise DataError(f"{what} has the label {unknown[0]}, which train does not have; remove its images")
+    channels_first = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+    return Pixels(torch.from_numpy(channels_first), torch.from_numpy(np.searchsorted(classes, labels)))

@@ -1,0 +1,71 @@
+"""A shift planted between training and validation images, so that the best augmentation is known beforehand."""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def _warp(images: Tensor, matrix: Tensor) -> Tensor:
+    grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+
+
+def _affine(count: int, entries: dict[tuple[int, int], Tensor]) -> Tensor:
+    matrix = torch.eye(2, 3).repeat(count, 1, 1)
+    for (row, column), values in entries.items():
+        matrix[:, row, column] = values
+    return matrix
+
+
+def _rotate(images: Tensor, strength: Tensor) -> Tensor:
+    angle = strength[0] * math.pi / 6
+    cosine, sine = angle.cos(), angle.sin()
+    return _warp(images, _affine(len(images), {(0, 0): cosine, (0, 1): -sine, (1, 0): sine, (1, 1): cosine}))
+
+
+def _translate(images: Tensor, strength: Tensor) -> Tensor:
+    # A step of 2 is the side of the image.
+    return _warp(images, _affine(len(images), {(0, 2): 0.5 * strength[0], (1, 2): 0.5 * strength[1]}))
+
+
+def _shear(images: Tensor, strength: Tensor) -> Tensor:
+    return _warp(images, _affine(len(images), {(0, 1): 0.5 * strength[0]}))
+
+
+def _brightness(images: Tensor, strength: Tensor) -> Tensor:
+    return (images * (1 + 0.8 * strength[0]).reshape(-1, 1, 1, 1)).clamp(0, 1)
+
+
+SHIFTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "rotate": _rotate,
+    "translate": _translate,
+    "shear": _shear,
+    "brightness": _brightness,
+    "none": lambda images, _: images,
+}
+"""By name: rotation to ±30°, translation to ±25 % of each side, shear to ±0.5, brightness by a factor of 0.2 to 1.8."""
+
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "rotate": ("Rotate",),
+    "translate": ("TranslateX", "TranslateY"),
+    "shear": ("ShearX", "ShearY"),
+    "brightness": ("Brightness",),
+    "none": (),
+}
+"""The operations that undo each shift: what a policy should find."""
+
+
+def plant(images: Tensor, shift: str, seed: int) -> Tensor:
+    """Move each image by its own strength, even in [−1, 1].
+
+    Args:
+        images: uint8 `[N, C, H, W]`.
+        shift: A name in `SHIFTS`.
+        seed: Which strengths.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    strength = torch.rand(2, len(images), generator=generator) * 2 - 1
+    return (SHIFTS[shift](images / 255, strength) * 255).round().to(torch.uint8)

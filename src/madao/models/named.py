@@ -1,0 +1,100 @@
+"""Models by name."""
+
+import re
+from typing import Literal
+
+from torch import nn
+
+from madao.models.check import check_head
+from madao.models.errors import MissingPackage, ModelError, UnknownModel
+from madao.models.library import AUXILIARY, from_timm, from_torchvision, is_timm, timm_names, torchvision_names
+from madao.models.resnet import is_resnet, resnet
+from madao.models.small_cnn import SmallCNN
+from madao.models.weights import load_file
+from madao.models.wide_resnet import WideResNet
+
+Stem = Literal["auto", "small", "imagenet"]
+
+OWN = ("small-cnn", "wrn-16-4", "wrn-28-2", "wrn-28-10", "wrn-40-2")
+
+
+def build(
+    name: str,
+    classes: int,
+    channels: int = 3,
+    image_size: int = 32,
+    pretrained: bool | str = False,
+    stem: Stem = "auto",
+) -> nn.Module:
+    """Build a model and make sure that it fits the data. Its initialisation draws from torch's global state.
+
+    Args:
+        name: "small-cnn", "wrn-DEPTH-WIDTH", a name of torchvision, or one of timm, with or without "timm/".
+        classes: Number of outputs, at least 2.
+        channels: Of the images.
+        image_size: Side of the images.
+        pretrained: Whether the library's default weights are loaded, with a fresh head; or the path of a state dict,
+            whose head may be for other classes.
+        stem: How torchvision's resnets begin, see `resnet`. "auto" is "small" for sides up to 64.
+    """
+    for what, value, least in (("classes", classes, 2), ("channels", channels, 1), ("image_size", image_size, 1)):
+        if value < least:
+            raise ModelError(f"{what} must be at least {least}, got {value}")
+    if stem not in ("auto", "small", "imagenet"):
+        raise ModelError(f"stem must be auto, small or imagenet, got {stem!r}")
+    model = _construct(name, classes, channels, image_size, pretrained is True, stem)
+    if isinstance(pretrained, str):
+        load_file(model, pretrained)
+    check_head(model, classes, channels, image_size)
+    return model
+
+
+def known() -> list[str]:
+    """The names that can be built: our own (a few of the wide resnets), torchvision's, then timm's, where installed.
+
+    Where timm and torchvision share a name, the bare one is torchvision's.
+    """
+    names = [*OWN]
+    for library in (torchvision_names, timm_names):
+        try:
+            more = library()
+        except MissingPackage:
+            continue
+        taken = {*names, *AUXILIARY}
+        names += [f"timm/{name}" if name in taken else name for name in more]
+    return names
+
+
+def _construct(name: str, classes: int, channels: int, image_size: int, pretrained: bool, stem: Stem) -> nn.Module:
+    """The model, before its weights file and the check."""
+    wide = re.fullmatch(r"wrn-(\d+)-(\d+)", name)
+    own = wide is not None or name == "small-cnn"
+    if not own and is_resnet(name) and name in torchvision_names():
+        chosen = stem if stem != "auto" else "small" if image_size <= 64 else "imagenet"
+        return resnet(name, classes, channels, chosen, pretrained)
+    if stem != "auto":
+        raise ModelError(f"only torchvision's resnets have a choice of stem, not {name}; leave the stem at 'auto'")
+    if own and pretrained:
+        raise ModelError(f"no weights are published for {name}; give the path of a state dict as pretrained")
+    if wide is not None:
+        return WideResNet(int(wide[1]), int(wide[2]), classes, channels)
+    if own:
+        return SmallCNN(classes, channels)
+    return _from_library(name, classes, channels, image_size, pretrained)
+
+
+def _from_library(name: str, classes: int, channels: int, image_size: int, pretrained: bool) -> nn.Module:
+    """A model of torchvision, or else of timm."""
+    bare = name.removeprefix("timm/")
+    if name in AUXILIARY:
+        raise ModelError(f"{name} is not supported: in training it returns more than logits; take resnet50")
+    if bare == name and name in torchvision_names():
+        return from_torchvision(name, classes, channels, image_size, pretrained)
+    try:
+        if is_timm(bare):
+            return from_timm(bare, classes, channels, image_size, pretrained)
+    except MissingPackage as error:
+        if bare != name:
+            raise
+        raise UnknownModel(name, " (timm is not installed: pip install timm)") from error
+    raise UnknownModel(name)

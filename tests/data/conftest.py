@@ -1,0 +1,37 @@
+"""Tiny images on disk."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from madao.data import Files
+
+
+def write_image(path: Path, value: int, size: tuple[int, int] = (12, 10)) -> None:
+    """An image of one grey level, which says who it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, (value, value, value)).save(path)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    """Twenty-three PNG files of side 8; image i is grey of level 10 i, its label i modulo 3."""
+    paths = [tmp_path / f"{i}.png" for i in range(23)]
+    for i, path in enumerate(paths):
+        write_image(path, 10 * i, (8, 8))
+    return Files(paths, torch.arange(23) % 3, side=8)
+
+
+@pytest.fixture
+def damage() -> Callable[[Sequence[Path]], None]:
+    """Overwrite files with noise."""
+
+    def overwrite(paths: Sequence[Path]) -> None:
+        for path in paths:
+            path.write_bytes(np.random.default_rng(0).bytes(100))
+
+    return overwrite

@@ -1,0 +1,224 @@
+"""The digits that come with scikit-learn, and the shifts that are planted in them."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits
+from torch import Tensor
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms import functional as TF
+
+from madao.data import DATASETS, DataError, Dataset, Pixels, Source
+from madao.data.planted import FAMILIES, SHIFTS, plant
+from madao.ops import OPERATIONS
+
+PLANTED = [name for name in SHIFTS if name != "none"]
+
+
+@functools.cache
+def digits(planted: str = "none", side: int | None = None) -> Dataset:
+    return DATASETS["digits"](Source(Path("nowhere"), planted=planted, side=side))
+
+
+def pixels(images: Any) -> Pixels:
+    assert isinstance(images, Pixels)
+    return images
+
+
+def splits(dataset: Dataset) -> list[Pixels]:
+    return [pixels(part) for part in (dataset.train, dataset.validation, dataset.test)]
+
+
+def contents(part: Pixels) -> list[bytes]:
+    return [image.numpy().tobytes() for image in part.images]
+
+
+def some(count: int = 40) -> Tensor:
+    """A few digits in [0, 1]."""
+    return pixels(digits().train).images[:count] / 255
+
+
+def even(first: float, second: float = 0.0, count: int = 40) -> Tensor:
+    """The same strengths for every image."""
+    return torch.tensor([[first], [second]]).repeat(1, count)
+
+
+@pytest.mark.parametrize("planted", SHIFTS)
+def test_sizes_and_classes(planted: str) -> None:
+    dataset = digits(planted)
+    copies = 1 if planted == "none" else 4
+    assert [len(part) for part in splits(dataset)] == [899, 449 * copies, 449 * copies]
+    assert dataset.classes == tuple("0123456789")
+    assert not dataset.flip
+    for part in splits(dataset):
+        assert part.shape == (1, 16, 16)
+        assert part.images.dtype == torch.uint8
+        assert part.labels.unique().tolist() == list(range(10))
+        assert part.labels.bincount().min() >= 30 * (1 if part is dataset.train else copies)
+
+
+def test_splits_have_no_digit_in_common_and_leave_none_out() -> None:
+    """No two of scikit-learn's digits are the same to the pixel."""
+    train, validation, test = (set(contents(part)) for part in splits(digits()))
+    assert not train & validation
+    assert not train & test
+    assert not validation & test
+    assert len(train | validation | test) == 1797
+
+
+def test_images_are_scikit_learns_with_their_labels() -> None:
+    """Means over squares of 2 × 2 pixels of the enlarged image are close to the pixels they come from."""
+    bundled = load_digits()
+    small = torch.from_numpy(bundled.images).float() / 16
+    for part in splits(digits()):
+        back = torch.nn.functional.avg_pool2d(part.images / 255, 2)[:, 0]
+        distance = torch.cdist(back.flatten(1), small.flatten(1))
+        nearest = distance.argmin(1)
+        assert torch.equal(part.labels, torch.from_numpy(bundled.target)[nearest].to(torch.int64))
+        assert (back - small[nearest]).abs().mean() < 0.05
+        assert abs(float(nearest.float().mean()) - 898) < 90  # from all over: they come ordered by writer
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_training_digits_are_the_same_whatever_is_planted(planted: str) -> None:
+    plain, moved = pixels(digits().train), pixels(digits(planted).train)
+    assert torch.equal(plain.images, moved.images)
+    assert torch.equal(plain.labels, moved.labels)
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_the_others_are_moved_four_times_each(planted: str) -> None:
+    for plain, moved in zip(splits(digits())[1:], splits(digits(planted))[1:], strict=True):
+        assert torch.equal(moved.labels, plain.labels.repeat(4))
+        copies = moved.images.reshape(4, 449, 1, 16, 16)
+        assert (copies != plain.images).flatten(2).any(2).float().mean() > 0.9
+        for i in range(4):
+            for j in range(i):
+                assert (copies[i] != copies[j]).flatten(1).any(1).float().mean() > 0.9
+    validation, test = splits(digits(planted))[1:]
+    for part, seed in ((validation, 1), (test, 2)):
+        plain = splits(digits())[seed]
+        assert torch.equal(part.images, plant(plain.images.repeat(4, 1, 1, 1), planted, seed))
+
+
+@pytest.mark.parametrize("strength", [-1.0, -0.4, 0.0, 0.5, 1.0])
+def test_rotation_is_torchvisions_to_thirty_degrees(strength: float) -> None:
+    images = some()
+    expected = TF.rotate(images, 30 * strength, InterpolationMode.BILINEAR)
+    torch.testing.assert_close(SHIFTS["rotate"](images, even(strength)), expected, rtol=0, atol=1e-4)
+
+
+def test_rotation_is_pillows() -> None:
+    """Pillow cuts at the image's edge, where ours falls off over one pixel; a margin makes the edge empty."""
+    images = torch.nn.functional.pad(pixels(digits().train).images[:40], [4] * 4)
+    result = SHIFTS["rotate"](images / 255, even(0.7)) * 255
+    expected = [
+        np.array(Image.fromarray(image[0].numpy()).rotate(21, Image.Resampling.BILINEAR), dtype=np.float32)
+        for image in images
+    ]
+    assert (result[:, 0] - torch.from_numpy(np.stack(expected))).abs().max() < 1.5
+
+
+def test_each_image_has_a_strength_of_its_own() -> None:
+    images = some(3)
+    strength = torch.tensor([[0.9, -0.2, 0.4], [-0.6, 0.3, 0.8]])
+    for shift in SHIFTS.values():
+        one_by_one = [shift(images[i : i + 1], strength[:, i : i + 1]) for i in range(3)]
+        torch.testing.assert_close(shift(images, strength), torch.cat(one_by_one))
+
+
+def test_translation_is_a_quarter_of_each_side() -> None:
+    images = some()
+    for x, y in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, -1), (0.5, 0.25)):
+        padded = torch.nn.functional.pad(images, [4] * 4)
+        top, left = round(4 + 4 * y), round(4 + 4 * x)
+        expected = padded[:, :, top : top + 16, left : left + 16]
+        torch.testing.assert_close(SHIFTS["translate"](images, even(x, y)), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("strength", [-1.0, 0.3, 1.0])
+def test_shear_moves_each_row_by_half_its_distance_from_the_middle(strength: float) -> None:
+    images = some()
+    result = SHIFTS["shear"](images, even(strength))
+    columns = np.arange(16)
+    for row in range(16):
+        places = columns + 0.5 * strength * (row - 7.5)
+        for image, moved in zip(images[:, 0, row], result[:, 0, row], strict=True):
+            line = np.interp(places, np.arange(-1, 17), np.pad(image.numpy(), 1))
+            np.testing.assert_allclose(moved.numpy(), line, rtol=0, atol=1e-5)
+
+
+def test_brightness_is_a_factor_from_a_fifth_to_nine_fifths() -> None:
+    images = some()
+    for strength, factor in ((1.0, 1.8), (-1.0, 0.2), (0.0, 1.0), (0.5, 1.4)):
+        result = SHIFTS["brightness"](images, even(strength))
+        torch.testing.assert_close(result, (factor * images).clamp(max=1), rtol=0, atol=1e-6)
+    assert (1.8 * images > 1).any()
+
+
+def test_none_changes_nothing() -> None:
+    images = pixels(digits().train).images
+    assert torch.equal(SHIFTS["none"](images, even(1.0)), images)
+    assert torch.equal(plant(images, "none", 3), images)
+
+
+@pytest.mark.parametrize("shift", SHIFTS)
+def test_no_strength_changes_nothing(shift: str) -> None:
+    torch.testing.assert_close(SHIFTS[shift](some(), even(0.0)), some(), rtol=0, atol=1e-5)
+
+
+def test_strengths_are_even_from_minus_one_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Tensor] = []
+
+    def recording(images: Tensor, strength: Tensor) -> Tensor:
+        seen.append(strength)
+        return images
+
+    monkeypatch.setitem(SHIFTS, "none", recording)
+    plant(torch.zeros(20_000, 1, 1, 1, dtype=torch.uint8), "none", 0)
+    (strength,) = seen
+    assert strength.shape == (2, 20_000)
+    for row in strength:
+        counts = torch.histc(row, bins=10, min=-1, max=1)
+        assert counts.sum() == 20_000
+        assert (counts - 2000).abs().max() < 200
+    assert torch.corrcoef(strength)[0, 1].abs() < 0.03
+
+
+@pytest.mark.parametrize("shift", PLANTED)
+def test_a_seed_gives_the_same_and_another_another(shift: str) -> None:
+    images = pixels(digits().train).images[:50]
+    state = torch.get_rng_state()
+    first = plant(images, shift, 3)
+    assert first.dtype == torch.uint8
+    assert torch.equal(first, plant(images, shift, 3))
+    assert not torch.equal(first, plant(images, shift, 4))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_what_undoes_a_shift_is_an_operation() -> None:
+    assert FAMILIES.keys() == SHIFTS.keys()
+    names = [name for family in FAMILIES.values() for name in family]
+    assert set(names) <= OPERATIONS.keys()
+    assert len(names) == len(set(names))
+    assert [name for name, family in FAMILIES.items() if not family] == ["none"]
+
+
+def test_side_resizes_every_split() -> None:
+    for planted in ("none", "rotate"):
+        for own, scaled in zip(splits(digits(planted)), splits(digits(planted, 24)), strict=True):
+            assert scaled.shape == (1, 24, 24)
+            assert torch.equal(scaled.images, own.resized(24).images)
+            assert torch.equal(scaled.labels, own.labels)
+
+
+def test_an_unknown_shift_is_refused() -> None:
+    with pytest.raises(DataError) as caught:
+        digits("rotation")
+    expected = "--data.planted must be one of rotate, translate, shear, brightness, none, got 'rotation'"
+    assert str(caught.value) == expected

@@ -1,0 +1,109 @@
+"""Folders of images."""
+
+from pathlib import Path
+
+import pytest
+
+from madao.data import DATASETS, DataError, Dataset, Files, Images, Source
+from tests.data.conftest import write_image
+
+
+def opened(root: Path) -> Dataset:
+    return DATASETS["folder"](Source(root))
+
+
+def make(root: Path, *names: str) -> None:
+    for name in names:
+        write_image(root / name, 100)
+
+
+def found(images: Images | None) -> list[tuple[str, int]]:
+    assert isinstance(images, Files)
+    return [(path.name, label) for path, label in zip(images.paths, images.labels.tolist(), strict=True)]
+
+
+def refused(root: Path) -> str:
+    with pytest.raises(DataError) as caught:
+        opened(root)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_one_folder(tmp_path: Path) -> None:
+    make(tmp_path, "dog/2.JPG", "dog/1.png", "cat/deep/er/3.Tiff", "cat/9.webp", "cat/.hidden/4.png", ".git/x/5.png")
+    make(tmp_path, "cat/.6.png", "stray.png")
+    (tmp_path / "cat" / "notes.txt").write_text("not an image")
+    dataset = opened(tmp_path)
+    assert dataset.classes == ("cat", "dog")
+    assert found(dataset.train) == [("9.webp", 0), ("3.Tiff", 0), ("1.png", 1), ("2.JPG", 1)]
+    assert dataset.validation is dataset.test is None
+    assert dataset.flip
+    assert dataset.train.shape == (3, 256, 256)
+    assert dataset.train.load([0, 1, 2, 3])[1] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("validation", ["val", "valid", "validation"])
+def test_splits(tmp_path: Path, validation: str) -> None:
+    make(tmp_path, "train/cat/1.png", "train/dog/2.png", f"{validation}/dog/3.png", "test/cat/4.png", "other/x/5.png")
+    dataset = opened(tmp_path)
+    assert dataset.classes == ("cat", "dog")
+    assert found(dataset.train) == [("1.png", 0), ("2.png", 1)]
+    assert found(dataset.validation) == [("3.png", 1)]
+    assert found(dataset.test) == [("4.png", 0)]
+
+
+def test_splits_are_optional_and_links_are_followed(tmp_path: Path) -> None:
+    make(tmp_path / "elsewhere", "1.png")
+    (tmp_path / "elsewhere" / "more").symlink_to(tmp_path / "far", target_is_directory=True)
+    make(tmp_path / "far", "2.png")
+    make(tmp_path / "data", "train/cat/1.png")
+    (tmp_path / "data/train/dog").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    dataset = opened(tmp_path / "data")
+    assert found(dataset.train) == [("1.png", 0), ("1.png", 1), ("2.png", 1)]
+    assert dataset.validation is dataset.test is None
+
+
+def test_side_and_on_error(tmp_path: Path) -> None:
+    make(tmp_path, "cat/1.png", "dog/2.png")
+    (tmp_path / "dog" / "2.png").write_bytes(b"nothing")
+    train = DATASETS["folder"](Source(tmp_path, side=24, on_error="skip")).train
+    assert train.shape == (3, 24, 24)
+    assert train.load([0, 1])[1] == [0]
+    with pytest.raises(DataError, match=r"--data\.side must be at least 1, got 0"):
+        Source(tmp_path, side=0)
+
+
+def test_mistakes(tmp_path: Path) -> None:
+    assert refused(tmp_path / "a") == (
+        f"there is no folder {tmp_path / 'a'}; --data.root names the folder that holds the images"
+    )
+    layout = "expected <root>/<class>/<images>, or <root>/train/<class>/<images> and the same under val and test"
+    make(tmp_path, "file.png")
+    assert refused(tmp_path / "file.png").startswith("there is no folder")
+    assert refused(tmp_path) == f"{tmp_path} has images but no class folder; {layout}"
+    (tmp_path / "file.png").unlink()
+    assert refused(tmp_path) == f"{tmp_path} has no class folder; {layout}"
+    make(tmp_path, "cat/1.png")
+    assert refused(tmp_path) == f"{tmp_path} has one class, cat, two or more are needed; {layout}"
+    (tmp_path / "empty").mkdir()
+    assert refused(tmp_path).startswith(f"{tmp_path / 'empty'} has no image; add some (.jpg .jpeg .png")
+
+
+def test_mistakes_in_splits(tmp_path: Path) -> None:
+    make(tmp_path, "val/cat/1.png", "test/cat/1.png")
+    assert refused(tmp_path).startswith(f"{tmp_path} has test and val but no train; expected")
+    make(tmp_path, "train/cat/1.png")
+    assert refused(tmp_path).startswith(f"{tmp_path / 'train'} has one class, cat")
+    make(tmp_path, "train/dog/1.png", "val/bird/1.png")
+    assert refused(tmp_path) == (
+        f"{tmp_path / 'val' / 'bird'} is a class that train does not have; add it there or remove it here"
+    )
+    (tmp_path / "val" / "bird").rename(tmp_path / "moved")
+    (tmp_path / "test" / "dog").mkdir()
+    assert refused(tmp_path).startswith(f"{tmp_path / 'test' / 'dog'} has no image")
+    (tmp_path / "valid").mkdir()
+    assert refused(tmp_path) == f"{tmp_path} has val and valid, which mean the same; keep one"
+    (tmp_path / "valid").rmdir()
+    (tmp_path / "test" / "dog").rmdir()
+    (tmp_path / "test" / "cat").rename(tmp_path / "other")
+    assert refused(tmp_path).startswith(f"{tmp_path / 'test'} has no class folder; expected")

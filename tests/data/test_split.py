@@ -1,0 +1,49 @@
+"""Stratified splits."""
+
+import pytest
+import torch
+
+from madao.data import DataError, check_classes, stratified
+
+LABELS = torch.tensor([0] * 100 + [1] * 30 + [2] * 2 + [4] * 3)[torch.randperm(135, generator=torch.Generator())]
+
+
+@pytest.mark.parametrize(("fraction", "expected"), [(0.2, [20, 6, 1, 0, 1]), (0.99, [99, 29, 1, 0, 2])])
+def test_each_class_gives_its_share(fraction: float, expected: list[int]) -> None:
+    train, validation = stratified(LABELS, fraction, seed=0)
+    assert LABELS[validation].bincount().tolist() == expected
+    assert sorted(train.tolist() + validation.tolist()) == list(range(135))
+    for indices in (train, validation):
+        assert indices.dtype == torch.int64
+        assert torch.equal(indices, indices.sort().values)
+
+
+def test_the_seed_decides_and_the_global_state_does_not() -> None:
+    first = stratified(LABELS, 0.2, seed=1)[1]
+    before = torch.get_rng_state()
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    assert torch.equal(stratified(LABELS, 0.2, seed=1)[1], first)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.set_rng_state(before)
+    assert not torch.equal(stratified(LABELS, 0.2, seed=2)[1], first)
+
+
+def test_mistakes() -> None:
+    for fraction in (0.0, 1.0, -0.1):
+        with pytest.raises(DataError, match=f"fraction must lie between 0 and 1, got {fraction}"):
+            stratified(LABELS, fraction, seed=0)
+    lonely = torch.tensor([0, 0, 1])
+    with pytest.raises(DataError, match=r"^class 1 has one image, a split needs two or more of each class; add some"):
+        stratified(lonely, 0.5, seed=0)
+    with pytest.raises(DataError, match=r"^class 1 \(dog\) has one image"):
+        stratified(lonely, 0.5, seed=0, classes=("cat", "dog"))
+
+
+def test_check_classes() -> None:
+    names = ("a", "b", "c", "d", "e", "f")
+    check_classes(torch.arange(6), names, "validation")
+    with pytest.raises(DataError, match=r"the validation split has no image of 1 of the 6 classes \(d\); add some"):
+        check_classes(torch.tensor([0, 1, 2, 4, 5]), names, "validation")
+    with pytest.raises(DataError, match=r"the test split has no image of 5 of the 6 classes \(b, c, d, …\)"):
+        check_classes(torch.tensor([0]), names, "test")

@@ -1,0 +1,216 @@
+"""Models by name, and whether they fit the data. Nothing is downloaded."""
+
+import sys
+from types import SimpleNamespace
+from urllib.error import URLError
+
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from madao.models import ModelError, SmallCNN, UnknownModel, WideResNet, build, check_head, known
+from madao.models.named import OWN
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_every_own_name_builds(name: str) -> None:
+    model = build(name, classes=7, channels=1, image_size=16)
+    assert isinstance(model, SmallCNN if name == "small-cnn" else WideResNet)
+    assert model.head.out_features == 7
+
+
+def test_the_name_of_a_wide_resnet_gives_depth_and_width() -> None:
+    model = build("wrn-10-3", classes=2)
+    assert isinstance(model, WideResNet)
+    assert (len(model.blocks), model.head.in_features) == (3, 192)
+    with pytest.raises(ModelError, match="got 11"):
+        build("wrn-11-3", classes=2)
+
+
+@pytest.mark.parametrize(("image_size", "kernel"), [(32, (3, 3)), (64, (3, 3)), (65, (7, 7))])
+def test_the_stem_follows_the_image_size(image_size: int, kernel: tuple[int, int]) -> None:
+    stem = build("resnet18", 2, channels=1, image_size=image_size).conv1
+    assert isinstance(stem, nn.Conv2d)
+    assert (stem.kernel_size, stem.in_channels) == (kernel, 1)
+
+
+def test_the_stem_can_be_chosen() -> None:
+    model = build("resnet18", 2, image_size=32, stem="imagenet")
+    assert isinstance(model.maxpool, nn.MaxPool2d)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_torchvision(channels: int) -> None:
+    model = build("mobilenet_v3_small", classes=6, channels=channels)
+    assert isinstance(model, torchvision.models.MobileNetV3)
+    assert model.eval()(torch.rand(2, channels, 32, 32)).shape == (2, 6)
+    # An untrained stem has torchvision's own spread, whatever the channels: fan-out 16 × 3 × 3.
+    assert model.features[0][0].weight.std().item() == pytest.approx((2 / 144) ** 0.5, rel=0.25)
+
+
+@pytest.mark.parametrize("name", ["test_vit", "timm/test_vit", "resnet10t"])
+def test_timm(name: str) -> None:
+    pytest.importorskip("timm")
+    model = build(name, classes=6, channels=1, image_size=48)
+    assert type(model).__module__.startswith("timm.")
+    assert model.eval()(torch.rand(2, 1, 48, 48)).shape == (2, 6)
+
+
+def test_a_shared_name_is_torchvisions_unless_it_says_timm() -> None:
+    pytest.importorskip("timm")
+    assert isinstance(build("resnet18", 2), torchvision.models.ResNet)
+    assert type(build("timm/resnet18", 2)).__module__.startswith("timm.")
+
+
+def test_known_names() -> None:
+    names = known()
+    assert len(set(names)) == len(names)
+    assert names[: len(OWN)] == list(OWN)
+    assert {"resnet50", "mobilenet_v3_small"} < set(names)
+    assert "inception_v3" not in names
+    timm = pytest.importorskip("timm")
+    assert {"test_vit", "timm/resnet18"} < set(names)
+    assert names.index("mobilenet_v3_small") < names.index("test_vit")
+    assert len(names) > len(timm.list_models())
+
+
+def test_without_timm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(ModelError, match="pip install timm"):
+        build("timm/resnet10t", 10)
+    with pytest.raises(UnknownModel, match="pip install timm"):
+        build("resnet10t", 10)
+    assert "resnet18" in known()
+    assert "resnet10t" not in known()
+
+
+def test_without_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("torchvision", "timm"):  # timm needs torchvision itself
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ModelError, match="pip install torchvision"):
+        build("resnet18", 10)
+    assert known() == list(OWN)
+    build("small-cnn", 10)
+
+
+@pytest.mark.parametrize("name", ["resnet19", "timm/no-such", "wrn-28", "", "hf_hub:someone/something"])
+def test_unknown_names(name: str) -> None:
+    with pytest.raises(UnknownModel, match="unknown model") as caught:
+        build(name, classes=10)
+    assert caught.value.name == name
+    assert "\n" not in str(caught.value)
+
+
+def test_published_weights_get_a_fresh_head_and_a_summed_stem(monkeypatch: pytest.MonkeyPatch) -> None:
+    published = torchvision.models.mobilenet_v3_small()
+    genuine = torchvision.models.get_model
+
+    def get_model(name: str, weights: str | None, **settings: object) -> nn.Module:
+        model: nn.Module = published if weights == "DEFAULT" else genuine(name, weights=weights, **settings)
+        return model
+
+    monkeypatch.setattr(torchvision.models, "get_model", get_model)
+    model = build("mobilenet_v3_small", classes=6, channels=1, pretrained=True).eval()
+    published.classifier[3] = model.get_submodule("classifier.3")
+    assert published.classifier[3].out_features == 6
+    grey = torch.rand(2, 1, 32, 32)
+    torch.testing.assert_close(model(grey), published.eval()(grey.expand(-1, 3, -1, -1)))
+
+
+def test_timm_is_asked_for_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    timm = pytest.importorskip("timm")
+    asked: list[dict[str, object]] = []
+
+    def create_model(name: str, **settings: object) -> nn.Module:
+        asked.append({"name": name, **settings})
+        return SmallCNN(6, channels=1)
+
+    monkeypatch.setattr(timm, "create_model", create_model)
+    build("timm/test_vit", 6, channels=1, pretrained=True)
+    assert asked == [{"name": "test_vit", "pretrained": True, "num_classes": 6, "in_chans": 1, "img_size": 32}]
+
+
+def test_a_failed_download_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    genuine = torchvision.models.get_model
+
+    def get_model(name: str, weights: str | None, **settings: object) -> nn.Module:
+        if weights == "DEFAULT":
+            raise URLError("no\nnetwork")
+        model: nn.Module = genuine(name, weights=weights, **settings)
+        return model
+
+    monkeypatch.setattr(torchvision.models, "get_model", get_model)
+    with pytest.raises(ModelError, match=r"weights of squeezenet1_1 cannot be fetched .* give its path") as caught:
+        build("squeezenet1_1", 10, pretrained=True)
+    assert "\n" not in str(caught.value)
+    timm = pytest.importorskip("timm")
+
+    def create_model(*_: object, **__: object) -> nn.Module:
+        raise FileNotFoundError("no network")
+
+    monkeypatch.setattr(timm, "create_model", create_model)
+    with pytest.raises(ModelError, match=r"weights of test_vit cannot be fetched \(no network\); .* give its path"):
+        build("test_vit", 10, pretrained=True)
+
+
+def test_mistakes() -> None:
+    with pytest.raises(ModelError, match="classes must be at least 2, got 1"):
+        build("small-cnn", classes=1)
+    with pytest.raises(ModelError, match="channels must be at least 1, got 0"):
+        build("small-cnn", classes=2, channels=0)
+    with pytest.raises(ModelError, match="stem must be auto, small or imagenet, got 'large'"):
+        build("resnet18", classes=2, stem="large")  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match=r"choice of stem, not wrn-10-1; leave the stem at 'auto'"):
+        build("wrn-10-1", classes=2, stem="small")
+    for name in ("small-cnn", "wrn-10-1"):
+        with pytest.raises(ModelError, match=f"no weights are published for {name}"):
+            build(name, classes=2, pretrained=True)
+    with pytest.raises(ModelError, match="use the stem 'imagenet'"):
+        build("resnet18", classes=2, pretrained=True)
+    with pytest.raises(ModelError, match="inception_v3 is not supported"):
+        build("inception_v3", classes=2)
+    with pytest.raises(ModelError, match="indivisible by patch size"):
+        build("vit_b_16", classes=2, image_size=30)
+    for name, size in (("small-cnn", 3), ("squeezenet1_1", 8)):
+        with pytest.raises(ModelError, match=f"cannot take images of 3×{size}×{size}.*larger images") as caught:
+            build(name, classes=2, image_size=size)
+        assert "\n" not in str(caught.value)
+
+
+class Returns(nn.Module):
+    """Gives the same for every batch."""
+
+    def __init__(self, output: object) -> None:
+        super().__init__()
+        self.output = output
+
+    def forward(self, images: Tensor) -> object:
+        return self.output
+
+
+def test_check_head() -> None:
+    check_head(Returns(torch.zeros(2, 10)), classes=10, channels=3, image_size=8)
+    check_head(Returns(torch.zeros(2, 11)), classes=10, channels=3, image_size=8)
+    for output, message in (
+        (torch.zeros(2, 9), "the model has 9 outputs, the data 10 classes"),
+        (torch.zeros(2, 10, 1), r"gives the shape \[2, 10, 1\] for 2 images"),
+        (torch.zeros(1, 10), r"gives the shape \[1, 10\] for 2 images"),
+        ((torch.zeros(2, 10),), "returns a tuple, which is not supported"),
+        (SimpleNamespace(logits=torch.zeros(2, 10)), "returns a SimpleNamespace"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            check_head(Returns(output), classes=10, channels=3, image_size=8)
+
+
+def test_check_head_leaves_the_model_as_it_was() -> None:
+    model = SmallCNN(10, channels=3).double()
+    model.norm2.eval()
+    modes = [module.training for module in model.modules()]
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    check_head(model, classes=10, channels=3, image_size=8)
+    with pytest.raises(ModelError, match="cannot take images of 1×8×8"):
+        check_head(model, classes=10, channels=1, image_size=8)
+    assert [module.training for module in model.modules()] == modes
+    assert {True, False} == set(modes)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
