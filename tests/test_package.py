@@ -42,6 +42,7 @@ PUBLIC = {
         "ops",
     },
     "madao.hypergrad": {
+        "Amortized",
         "BatchMean",
         "ClassMean",
         "ConjugateGradient",

@@ -1,5 +1,6 @@
 """Hypergradients: the gradient of an outer loss through the solution of an inner problem. Knows nothing of images."""
 
+from madao.hypergrad.amortized import Amortized
 from madao.hypergrad.cg import ConjugateGradient
 from madao.hypergrad.estimators import Influence, Relaxed
 from madao.hypergrad.hvp import DoubleBackward, FiniteDifference, ForwardOverReverse
@@ -14,6 +15,7 @@ from madao.hypergrad.stats import Stats, Status
 from madao.hypergrad.unrolled import Momentum, Unrolled
 
 __all__ = [
+    "Amortized",
     "BatchMean",
     "ClassMean",
     "ConjugateGradient",

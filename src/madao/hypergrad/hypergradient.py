@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from madao.hypergrad import vector
+from madao.hypergrad.amortized import Amortized
 from madao.hypergrad.estimators import Estimator, Relaxed, Setting
 from madao.hypergrad.hvp import ForwardOverReverse, PureLoss, SecondOrder
 from madao.hypergrad.neumann import Neumann
@@ -32,10 +33,12 @@ class Hypergradient:
     Attributes:
         grads: In the form of `Problem.hyper`.
         stats: The health of the result.
+        solution: q, in the form of `Problem.params`; None for `Unrolled`. The next call's `start`.
     """
 
     grads: Any
     stats: Stats
+    solution: Any = None
 
 
 def hypergradient(
@@ -44,6 +47,7 @@ def hypergradient(
     hvp: SecondOrder | None = None,
     estimator: Estimator | None = None,
     check: bool = True,
+    start: Any = None,
 ) -> Hypergradient:
     """∂g/∂φ by the implicit function theorem.
 
@@ -54,10 +58,11 @@ def hypergradient(
     Args:
         problem: What is differentiated.
         solver: How H⁻¹ v is approximated: `Neumann` (the default), `ConjugateGradient`, `Identity`, `Nystrom`; or
-            `Unrolled`, which differentiates through inner steps instead.
+            `Unrolled`, which differentiates through inner steps instead; or `Amortized`, which goes on from `start`.
         hvp: How products with H are made: `ForwardOverReverse` (the default), `DoubleBackward`, `FiniteDifference`.
         estimator: How q becomes a gradient in φ: `Relaxed` (the default) or `Influence`.
         check: Whether one more product is spent on measuring the residual ‖v − H q‖ / ‖v‖.
+        start: For `Amortized`: the `solution` of the call before.
     """
     solver = Neumann() if solver is None else solver
     second_order = ForwardOverReverse() if hvp is None else hvp
@@ -87,6 +92,8 @@ def hypergradient(
         None if plain is None else lambda p: check_loss(plain(form_params(p)), "plain"),
     )
 
+    if start is not None and not isinstance(solver, Amortized):
+        raise ValueError(f"only Amortized() goes on from a start, got {solver!r}")
     if isinstance(solver, Unrolled):
         if not isinstance(estimator, Relaxed):
             raise ValueError(f"Unrolled goes with the estimator Relaxed() alone, got {estimator!r}")
@@ -103,9 +110,10 @@ def hypergradient(
     outer_loss, v, direct = _outer_gradient(outer, params, inputs)
     curvature = inner if problem.curvature is None else pure(problem.curvature, "curvature")
     operator = _hessian(curvature, params, inputs, second_order, problem.weight_decay)
-    solution = solver.solve(operator, v)
+    solution = solver.solve(operator, v) if start is None else _go_on(solver, operator, v, start, problem.params)
     residual, products, status = solution.residual, solution.products, solution.status
-    if check and status is not Status.NON_FINITE:
+    # The amortized solver has measured its own, of a damped system, and judges it by its own limit.
+    if check and status is not Status.NON_FINITE and not isinstance(solver, Amortized):
         left = vector.add(v, operator(solution.vector), -1.0)
         residual, products = float(vector.norm(left) / vector.norm(v).clamp(min=1e-300)), products + 1
         status = solution.measured(residual)
@@ -113,7 +121,18 @@ def hypergradient(
     if direct is not None:
         grads = vector.add(grads, setting.pull_back(direct))
     stats = _stats(status, outer_loss, v, solution.vector, residual, solution.term_norms, grads, products)
-    return Hypergradient(form_hyper(grads), stats)
+    return Hypergradient(form_hyper(grads), stats, form_params(solution.vector))
+
+
+def _go_on(solver: Any, operator: Operator, v: Vector, start: Any, params: Any) -> Solution:
+    """One step from the solution of the call before."""
+    if isinstance(start, dict) and isinstance(params, dict) and start.keys() == params.keys():
+        start = {name: start[name] for name in params}  # the order in which tensors are made flat
+    flat, _ = vector.flatten(start, "start")
+    if [tensor.shape for tensor in flat] != [tensor.shape for tensor in v]:
+        raise ValueError("start must have the form and shapes of params; give the `solution` of the call before")
+    solution: Solution = solver.solve(operator, v, flat)
+    return solution
 
 
 def _pure(

@@ -12,7 +12,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from madao.hypergrad import Influence, Neumann, Problem, PureModel, Relaxed, Stats, Term, Unaugmented, hypergradient
+from madao.hypergrad import (
+    Amortized,
+    Influence,
+    Neumann,
+    Problem,
+    PureModel,
+    Relaxed,
+    Stats,
+    Term,
+    Unaugmented,
+    hypergradient,
+)
 from madao.hypergrad.estimators import Estimator
 from madao.hypergrad.hvp import SecondOrder
 from madao.hypergrad.hypergradient import LinearSolver
@@ -57,6 +68,7 @@ class PolicyOptimizer:
         warmup: Calls at the start during which the policy stays as it is.
         optimizer: Of the policy's parameters. By default RMSprop with learning rate 1e-2, the paper's.
         solver: How the inverse Hessian is approximated. By default `Neumann(steps=5, scale=1e-3)`, the paper's.
+            `Amortized()` goes on from outer step to outer step.
         estimator: How that becomes a gradient of the policy: `Influence(…)`, by default with the baseline
             `Unaugmented()`; or `Relaxed()`, the paper's.
         hvp: How second derivatives are taken. By default `ForwardOverReverse()`.
@@ -121,24 +133,39 @@ class PolicyOptimizer:
         self._losses = _per_example(loss)
         self.calls = self.updates = self.skipped = 0
         self._validation: tuple[Any, Iterator[Batch]] | None = None
+        self._solution: dict[str, Tensor] | None = None
 
-    def step(self, train_batch: Batch, validation: Batch | Iterable[Batch]) -> OuterStep | None:
+    def due(self) -> bool:
+        """Whether the next call of `step` is an outer step."""
+        return self.calls >= self.warmup and (self.calls + 1) % self.every == 0
+
+    def step(
+        self,
+        train_batch: Batch,
+        validation: Batch | Iterable[Batch],
+        train_transform: Callable[[Tensor], Tensor] | None = None,
+    ) -> OuterStep | None:
         """Count an inner step; on every s-th, update the policy.
 
         Args:
             train_batch: Images in [0, 1] or uint8, not augmented by the policy, and targets.
             validation: A batch of the same kind, or a loader of them, which is begun anew whenever it ends.
+            train_transform: What stands between policy and model for these training images, where that is more than
+                `transform`: with the Cutout of this batch, say.
 
         Returns:
             What was done, or None where this was not the time for an outer step.
         """
+        due = self.due()
         self.calls += 1
-        if self.calls <= self.warmup or self.calls % self.every:
+        if not due:
             return None
-        problem = self._problem(train_batch, self._next_validation(validation))
+        problem = self._problem(train_batch, self._next_validation(validation), train_transform)
         outer_steps = self.updates + self.skipped
         check = self.check_every > 0 and outer_steps % self.check_every == 0
-        result = hypergradient(problem, self.solver, self.hvp, self.estimator, check=check)
+        result = hypergradient(problem, self.solver, self.hvp, self.estimator, check=check, start=self._solution)
+        if isinstance(self.solver, Amortized):
+            self._solution = result.solution if result.stats.usable else None  # from where it runs away it starts anew
         if not result.stats.usable:
             self.skipped += 1
             _LOGGER.warning(
@@ -157,22 +184,28 @@ class PolicyOptimizer:
         return OuterStep(result.stats, applied=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Counters and the optimizer's state; the policy's own state is the policy's to save."""
+        """Counters, the optimizer's state and the solver's; the policy's own state is the policy's to save."""
         counters = {name: getattr(self, name) for name in ("calls", "updates", "skipped")}
-        return {**counters, "optimizer": self.optimizer.state_dict()}
+        return {**counters, "optimizer": self.optimizer.state_dict(), "solution": self._solution}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
         for name in ("calls", "updates", "skipped"):
             setattr(self, name, int(state[name]))
         self.optimizer.load_state_dict(state["optimizer"])
+        device = next(original(self.model).parameters()).device
+        solution = state.get("solution")
+        self._solution = None if solution is None else {name: value.to(device) for name, value in solution.items()}
 
-    def _problem(self, train_batch: Batch, validation_batch: Batch) -> Problem:
+    def _problem(
+        self, train_batch: Batch, validation_batch: Batch, train_transform: Callable[[Tensor], Tensor] | None
+    ) -> Problem:
         device = next(original(self.model).parameters()).device
         (images, targets), (outer_images, outer_targets) = (
             (normalise(batch[0].to(device)), batch[1].to(device)) for batch in (train_batch, validation_batch)
         )
         transform = self.transform or (lambda value: value)
+        inner_transform = train_transform or transform
 
         def model(mode: Mode, part: slice) -> PureModel:
             """Each microbatch has a dropout mask of its own."""
@@ -182,9 +215,9 @@ class PolicyOptimizer:
             draw = self.policy.sample(images, relaxed=True)
             if isinstance(self.estimator, Influence):
                 draw = draw.pathwise()
-            inputs = transform(self.policy.apply(images, draw))
+            inputs = inner_transform(self.policy.apply(images, draw))
             log_prob = self.policy.log_prob(draw)
-        plain, outer_inputs = transform(images), transform(outer_images)
+        plain, outer_inputs = inner_transform(images), transform(outer_images)
 
         def inner_loss(part: slice, params: dict[str, Tensor], augmented: Tensor) -> Tensor:
             return self._losses(model(self.inner_mode, part)(params, augmented[part]), targets[part])

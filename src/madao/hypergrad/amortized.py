@@ -1,0 +1,52 @@
+"""One gradient step a call on the linear system, carried on from call to call (Dagréou et al., 2022)."""
+
+import dataclasses
+
+import torch
+
+from madao.hypergrad import vector
+from madao.hypergrad.stats import Solution, Status, series_status
+from madao.hypergrad.vector import Operator, Vector
+
+RUNAWAY = 1e3
+"""The residual, relative to ‖v‖, above which the solution counts as diverging.
+
+v and H are of another batch at each call, and v shrinks as training goes on, so that ten times ‖v‖ is usual; what
+really grows passes any bound in a few calls."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Amortized:
+    """q ← q + α (v − (H + λI) q): one product a call, towards (H + λI)⁻¹ v as calls go by.
+
+    θ and φ move slowly, so the last solution is nearly the next one. What a few steps from zero cannot reach, many
+    calls do: directions of curvature c are solved after about 1 / αc calls, and those flatter than λ are left alone.
+    The noise of validation and training batches averages out on the way. Without a start it is `Identity(α)`.
+
+    Attributes:
+        scale: α. Below 2 divided by the largest curvature; the inner learning rate is a good start.
+        damping: λ, one over the horizon (learning rate times steps) that is looked ahead.
+    """
+
+    scale: float = 0.1
+    damping: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not self.scale > 0:
+            raise ValueError(f"scale must be above 0, got {self.scale}")
+        if not self.damping >= 0:
+            raise ValueError(f"damping must be at least 0, got {self.damping}")
+
+    def solve(self, operator: Operator, v: Vector, start: Vector | None = None) -> Solution:
+        """One step from `start`, by default zero."""
+        if start is None:
+            length = float(vector.norm(v))
+            return Solution(vector.scaled(v, self.scale), series_status([length], None), (length,), None, 0)
+        left = vector.add(vector.add(v, operator(start), -1.0), start, -self.damping)
+        q = vector.add(start, left, self.scale)
+        norms = torch.stack([vector.norm(v), vector.norm(left)]).tolist()
+        residual = norms[1] / max(norms[0], 1e-300)
+        status = series_status(norms[1:], residual)
+        if status is Status.TRUNCATED and residual > RUNAWAY:
+            status = Status.DIVERGING
+        return Solution(q, status, tuple(norms), residual, 1)
