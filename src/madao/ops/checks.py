@@ -100,4 +100,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1)
     hint = f"did you mean {by_lower[close[0]]!r}? " if close else ""
-    return f"{name!r}; {hint}known are {', '.join(known)}"
+    listed = f"known are {', '.join(known)}" if len(known) <= 24 or not close else f"{len(known)} are known"
+    return f"{name!r}; {hint}{listed}"

@@ -1,6 +1,7 @@
 """Standard augmentation, batched on the device: crop, flip, normalise, Cutout, with a policy in their midst."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Self, overload
 
@@ -20,12 +21,14 @@ class StandardDraw:
     """What standard augmentation sampled for a batch, so that it can be replayed. Fields are `[B]`.
 
     Attributes:
-        top: First row of the crop, in the padded image.
-        left: First column of the crop, in the padded image.
+        top: First row of the crop, in the padded image; a part of the height for resized crops.
+        left: First column of the crop, in the padded image; a part of the width for resized crops.
         flipped: Whether the image is mirrored, bool.
         hole_y: Row of the hole's centre.
         hole_x: Column of the hole's centre.
         inner: The draw of the policy in the midst, if there is one.
+        height: Of resized crops: the part of the image's height that is kept.
+        width: Of resized crops: the part of the image's width that is kept.
     """
 
     top: Tensor
@@ -34,6 +37,8 @@ class StandardDraw:
     hole_y: Tensor
     hole_x: Tensor
     inner: Draw | None = None
+    height: Tensor | None = None
+    width: Tensor | None = None
 
 
 class Standard(OwnRandomness):
@@ -43,7 +48,7 @@ class Standard(OwnRandomness):
     in [0, 1]; the result is floating point. Each image has its own crop, flip and hole.
 
     Args:
-        padding: Zeros put around the image, of which a crop of the image's own size is taken.
+        padding: Zeros put around the image, of which a crop of `size` is taken.
         flip: Whether half of the images are mirrored. Not for digits or text.
         cutout: Side of the square hole, cut off at the image's edge; 0 for none. The hole is zero after
             normalising: the mean image.
@@ -51,6 +56,10 @@ class Standard(OwnRandomness):
         std: Per channel, of images in [0, 1].
         policy: What stands between flip and normalise, if anything.
         seed: Where its own random numbers start.
+        size: Side of the result. By default the image's own height and width.
+        scale: Instead of padding, crops are a random part of the image, scaled to `size` (Szegedy et al., 2015): an
+            area between this part and all of it, stretched by 3/4 to 4/3, cut off where that exceeds the image. 0.08
+            is usual for photographs.
     """
 
     def __init__(
@@ -62,15 +71,21 @@ class Standard(OwnRandomness):
         std: Sequence[float] | None = None,
         policy: AugmentationPolicy | None = None,
         seed: int = 0,
+        size: int | None = None,
+        scale: float | None = None,
     ) -> None:
         super().__init__(seed)
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+            raise ValueError(f"size must be a whole number of at least 1, got {size!r}")
+        if scale is not None and not 0 < scale <= 1:
+            raise ValueError(f"scale is a part of the image's area, above 0 and at most 1, got {scale!r}")
         for name, value in (("padding", padding), ("cutout", cutout)):
             if not isinstance(value, int) or value < 0:
                 raise ValueError(f"{name} must be a whole number of at least 0, got {value!r}")
         given = mean is not None and std is not None and len(mean) == len(std) > 0 and min(std) > 0
         if not given and not (mean is None and std is None):
             raise ValueError(f"mean and std go together, one each per channel, std above 0; got {mean!r} and {std!r}")
-        self.padding, self.flip, self.cutout = padding, flip, cutout
+        self.padding, self.flip, self.cutout, self.size, self.scale = padding, flip, cutout, size, scale
         self.mean, self.std = mean, std
         self.policy = policy
 
@@ -88,14 +103,46 @@ class Standard(OwnRandomness):
         def whole_numbers(count: int) -> Tensor:
             return torch.randint(0, max(count, 1), images.shape[:1], generator=generator, device=images.device)
 
+        height, width = self._sides(images)
+        box = self._resized_box(images, generator)
+        if box is None:
+            top = whole_numbers(images.shape[2] + 2 * self.padding - height + 1)
+            left = whole_numbers(images.shape[3] + 2 * self.padding - width + 1)
+        else:
+            top, left = box[0], box[1]
         return StandardDraw(
-            top=whole_numbers(2 * self.padding + 1),
-            left=whole_numbers(2 * self.padding + 1),
+            top=top,
+            left=left,
             flipped=whole_numbers(2).bool() if self.flip else torch.zeros_like(whole_numbers(1)).bool(),
-            hole_y=whole_numbers(images.shape[2]),
-            hole_x=whole_numbers(images.shape[3]),
+            hole_y=whole_numbers(height),
+            hole_x=whole_numbers(width),
             inner=inner,
+            height=None if box is None else box[2],
+            width=None if box is None else box[3],
         )
+
+    def _sides(self, images: Tensor) -> tuple[int, int]:
+        """Height and width of the result."""
+        height, width = images.shape[2:]
+        if self.size is None:
+            return height, width
+        if self.size > min(height, width) + 2 * self.padding and self.scale is None:
+            raise ValueError(
+                f"crops of {self.size} pixels do not fit images of {height} × {width} with padding {self.padding}; "
+                "give larger images or a smaller size"
+            )
+        return self.size, self.size
+
+    def _resized_box(self, images: Tensor, generator: torch.Generator) -> Tensor | None:
+        """Top, left, height and width of each crop, as parts of the image; None where crops are not resized."""
+        if self.scale is None:
+            return None
+        uniform = torch.rand(4, len(images), generator=generator, device=images.device)
+        area = self.scale + (1 - self.scale) * uniform[0]
+        # Even in the logarithm: 3/4 is as likely as 4/3.
+        stretch = torch.exp((2 * uniform[1] - 1) * math.log(4 / 3) / 2)
+        sides = (area.sqrt() * torch.stack([1 / stretch, stretch])).clamp(max=1)
+        return torch.cat([uniform[2:] * (1 - sides), sides])
 
     @overload
     def apply(self, images: Tensor, draw: StandardDraw) -> Tensor: ...
@@ -128,25 +175,53 @@ class Standard(OwnRandomness):
             raise ValueError(f"the draw is for {len(draw.top)} images, but there are {len(images)}")
         if (draw.inner is None) != (self.policy is None):
             raise ValueError("the draw and this Standard differ in whether there is a policy; sample from this one")
-        images = crop(images, draw.top, draw.left, draw.flipped, self.padding)
+        images = self.before(images, draw)
         if self.policy is not None and draw.inner is not None:
             # Levels carry no gradient.
             images = normalise(images) if draw.inner.differentiable else images
             images = self.policy.apply_checked(images, draw.inner)
+        return self.after(images, draw)
+
+    def before(self, images: Tensor, draw: StandardDraw) -> Tensor:
+        """What comes before the policy: crop and flip."""
+        height, width = self._sides(images)
+        if draw.height is None or draw.width is None:
+            return crop(images, draw.top, draw.left, draw.flipped, self.padding, height, width)
+        box = torch.stack([draw.top, draw.left, draw.height, draw.width])
+        return resized_crop(images, box, draw.flipped, height, width)
+
+    def after(self, images: Tensor, draw: StandardDraw) -> Tensor:
+        """What comes after the policy: normalise and Cutout."""
         return cut_out(self.normalise(images), draw.hole_y, draw.hole_x, self.cutout)
 
+    def centre(self, images: Tensor) -> Tensor:
+        """The middle of images that are not augmented: `size` of it, or all where the image is smaller."""
+        height, width = min(self._sides(images)[0], images.shape[2]), min(self._sides(images)[1], images.shape[3])
+        top, left = (images.shape[2] - height) // 2, (images.shape[3] - width) // 2
+        return images[:, :, top : top + height, left : left + width]
+
     def normalise(self, images: Tensor) -> Tensor:
-        """What remains for images that are not augmented: validation and test."""
+        """What remains for images that are not augmented, after `centre`: validation and test."""
         return normalise(images, self.mean, self.std)
 
     def extra_repr(self) -> str:
         """The settings, for print."""
-        return f"padding={self.padding}, flip={self.flip}, cutout={self.cutout}, mean={self.mean}, std={self.std}"
+        names = ("padding", "flip", "cutout", "mean", "std", "size", "scale")
+        return ", ".join(f"{name}={getattr(self, name)}" for name in names)
 
 
-def crop(images: Tensor, top: Tensor, left: Tensor, flipped: Tensor, padding: int) -> Tensor:
-    """Pad with zeros, cut out the image's own size at (top, left), mirror where `flipped`. One gather."""
-    count, channels, height, width = images.shape
+def crop(
+    images: Tensor,
+    top: Tensor,
+    left: Tensor,
+    flipped: Tensor,
+    padding: int,
+    height: int | None = None,
+    width: int | None = None,
+) -> Tensor:
+    """Pad with zeros, cut out `height` × `width` at (top, left), mirror where `flipped`. One gather."""
+    count, channels = images.shape[:2]
+    height, width = images.shape[2] if height is None else height, images.shape[3] if width is None else width
     device = images.device
     column = torch.arange(width, device=device).expand(count, width)
     column = left[:, None] + torch.where(flipped[:, None], width - 1 - column, column)
@@ -154,6 +229,29 @@ def crop(images: Tensor, top: Tensor, left: Tensor, flipped: Tensor, padding: in
     image = torch.arange(count, device=device).reshape(-1, 1, 1, 1)
     channel = torch.arange(channels, device=device).reshape(1, -1, 1, 1)
     return F.pad(images, [padding] * 4)[image, channel, row[:, None, :, None], column[:, None, None, :]]
+
+
+def resized_crop(images: Tensor, box: Tensor, flipped: Tensor, height: int, width: int) -> Tensor:
+    """The part `box` of each image at `height` × `width`, bilinear, mirrored where `flipped`.
+
+    Args:
+        images: `[B, C, H, W]`, uint8 or float.
+        box: `[4, B]`: top, left, height and width as parts of the image.
+        flipped: `[B]`, bool.
+        height: Of the result.
+        width: Of the result.
+    """
+    top, left, tall, wide = box
+    values = images.float() if images.dtype == torch.uint8 else images
+    # From −1 to 1 across the result, to −1 to 1 across the image.
+    matrix = values.new_zeros(len(images), 2, 3)
+    matrix[:, 0, 0] = torch.where(flipped, -wide, wide)
+    matrix[:, 1, 1] = tall
+    matrix[:, 0, 2] = 2 * left + wide - 1
+    matrix[:, 1, 2] = 2 * top + tall - 1
+    grid = F.affine_grid(matrix, [len(images), images.shape[1], height, width], align_corners=False)
+    result = F.grid_sample(values, grid, mode="bilinear", padding_mode="border", align_corners=False)
+    return result.round().clamp(0, 255).to(torch.uint8) if images.dtype == torch.uint8 else result.clamp(0, 1)
 
 
 def normalise(images: Tensor, mean: Sequence[float] | None = None, std: Sequence[float] | None = None) -> Tensor:
