@@ -7,7 +7,7 @@ BIN := .venv/bin
 .PHONY: demo test test-slow lint types bench clean
 
 demo: .venv/.installed
-	$(BIN)/madao preview --policy uniform --output preview.png
+	$(BIN)/madao demo
 
 test: .venv/.installed-test
 	$(BIN)/python -m pytest -n auto -m "not slow" --dist loadfile

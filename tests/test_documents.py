@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
+import madao
 from madao.cli import main
+from madao.data import DATASETS, Dataset, Pixels, Source
 from madao.ops import OPERATIONS
 
 ROOT = Path(__file__).parents[1]
@@ -47,25 +50,46 @@ def test_python_blocks_run(document: Path, tmp_path: Path, monkeypatch: pytest.M
             del OPERATIONS[name]
 
 
-def commands() -> list[str]:
-    texts = [text for document in DOCUMENTS for language, text in fences(document) if language == ""]
+def commands(document: Path) -> list[str]:
+    texts = [text for language, text in fences(document) if language == ""]
     lines = [line.split("#")[0].strip() for text in texts for line in text.splitlines()]
-    return sorted({line for line in lines if line.startswith("madao ")})
+    return [line for line in lines if line.startswith("madao ")]
 
 
-@pytest.mark.parametrize("command", commands())
-def test_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import madao
+# The same commands on less: what comes last on a command line counts.
+QUICK = {
+    "train": ["--epochs", "1", "--batch_size", "8", "--device", "cpu", "--tensorboard", "false", "--data.workers", "0"],
+    "demo": ["--epochs", "1"],
+}
 
+
+def fake_cifar10(source: Source) -> Dataset:
+    images = Pixels(torch.zeros(40, 3, 32, 32, dtype=torch.uint8), torch.arange(40) % 10)
+    return Dataset("cifar10", tuple("0123456789"), images, None, images.subset(torch.arange(10)), flip=True)
+
+
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if commands(d)], ids=lambda path: path.name)
+def test_commands_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands of a document in order, in one folder, as a reader would paste them."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "photos").mkdir()
-    Image.new("RGB", (50, 40), "red").save("photos/one.png")
+    monkeypatch.setitem(DATASETS, "cifar10", fake_cifar10)  # what cannot be downloaded here
+    for label, colour in enumerate(("red", "blue")):
+        (tmp_path / "photos" / colour).mkdir(parents=True)
+        for number in range(6):
+            Image.new("RGB", (50, 40 + label), colour).save(f"photos/{colour}/{number}.png")
     madao.Policy().spec().save("policy.json")
-    assert main(shlex.split(command)[1:]) == 0
+    if "runs/digits-small-cnn-madao-0" in document.read_text():
+        assert main(["train", *QUICK["train"]]) == 0
+    for command in commands(document):
+        verb, *arguments = shlex.split(command)[1:]
+        quick = [] if "--resume" in arguments else QUICK.get(verb, [])
+        if "photos/" in arguments and verb == "train":
+            quick = [*quick, "--data.size", "32"]
+        assert main([verb, *arguments, *quick]) == 0, command
 
 
 def test_the_reader_of_documents_finds_what_is_there() -> None:
-    assert "madao preview --policy policy.json --images photos/" in commands()
+    assert "madao preview --policy policy.json --images photos/" in commands(ROOT / "README.md")
     assert sum(language == "python" for language, _ in fences(ROOT / "README.md")) >= 2
 
 

@@ -1,25 +1,62 @@
 """The `madao` command: one file a verb."""
 
+import importlib
 import sys
-from typing import Any
 
-from madao.cli.errors import UserError
+from madao.training.errors import UserError
+from madao.training.interrupt import Interrupted
+
+VERBS = {
+    "train": "train a model and learn its augmentation policy",
+    "evaluate": "measure a trained model",
+    "demo": "plant a shift in digits and watch the policy find it",
+    "recipes": "list the settings of the paper's tables",
+    "preview": "a contact sheet of what a policy does to images",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        # Imported here: `madao` as a library does not need the command line's dependencies.
-        import jsonargparse
-
-        from madao.cli.preview import preview
-
-        commands: dict[str, Any] = {"preview": preview}
-        jsonargparse.auto_cli(commands, args=arguments, prog="madao", as_positional=False)
+        return _run(arguments)
     except UserError as error:
         print(f"madao: {error}", file=sys.stderr)
         return 2
+    except Interrupted as stop:
+        print(f"madao: {stop}", file=sys.stderr)
+        return stop.exit_code
     except KeyboardInterrupt:
         print("madao: stopped", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        sys.stderr.close()
+        return 1
+
+
+def _run(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_overview())
+        return 0
+    if arguments[0] == "--version":
+        import madao
+
+        print(f"madao {madao.__version__}")
+        return 0
+    verb, *rest = arguments
+    if verb not in VERBS:
+        from madao.ops.checks import nearest
+
+        raise UserError(f"unknown command {nearest(verb, VERBS)}")
+    # Imported here: no verb waits for what only another one needs.
+    try:
+        importlib.import_module(f"madao.cli.{verb}").command(rest)
+    except SystemExit as stop:  # argparse's own, after --help
+        return int(stop.code or 0)
     return 0
+
+
+def _overview() -> str:
+    width = max(map(len, VERBS))
+    verbs = "\n".join(f"  {verb:<{width}}  {text}" for verb, text in VERBS.items())
+    return f"usage: madao COMMAND [OPTIONS]\n\n{verbs}\n\nOptions of a command: madao COMMAND --help"

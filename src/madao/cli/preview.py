@@ -7,13 +7,19 @@ import torch
 from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from madao.cli.errors import UserError
+from madao.cli.parser import call
 from madao.ops import Operation
 from madao.policy import AugmentationPolicy, Draw, load_policy
+from madao.training.errors import UserError
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm"}
 _GAP = 8
 _LINE = 14
+
+
+def command(arguments: list[str]) -> None:
+    """Write a sheet as the command line says."""
+    call(preview, "preview", arguments)
 
 
 def preview(

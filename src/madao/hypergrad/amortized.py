@@ -19,12 +19,15 @@ really grows passes any bound in a few calls."""
 class Amortized:
     """q ← q + α (v − (H + λI) q): one product a call, towards (H + λI)⁻¹ v as calls go by.
 
+    α is `scale`, or ‖q‖ / 2‖(H + λI) q‖ where that is less: the curvature grows as a network is trained, and a step
+    that was short enough becomes too long; what then grows in q is what it grows along, and shortens the step.
+
     θ and φ move slowly, so the last solution is nearly the next one. What a few steps from zero cannot reach, many
     calls do: directions of curvature c are solved after about 1 / αc calls, and those flatter than λ are left alone.
     The noise of validation and training batches averages out on the way. Without a start it is `Identity(α)`.
 
     Attributes:
-        scale: α. Below 2 divided by the largest curvature; the inner learning rate is a good start.
+        scale: The longest α; the inner learning rate is a good start.
         damping: λ, one over the horizon (learning rate times steps) that is looked ahead.
     """
 
@@ -42,9 +45,11 @@ class Amortized:
         if start is None:
             length = float(vector.norm(v))
             return Solution(vector.scaled(v, self.scale), series_status([length], None), (length,), None, 0)
-        left = vector.add(vector.add(v, operator(start), -1.0), start, -self.damping)
-        q = vector.add(start, left, self.scale)
+        applied = vector.add(operator(start), start, self.damping)
+        left = vector.add(v, applied, -1.0)
         norms = torch.stack([vector.norm(v), vector.norm(left)]).tolist()
+        curvature = float(vector.norm(applied) / vector.norm(start).clamp(min=1e-30))
+        q = vector.add(start, left, min(self.scale, 0.5 / max(curvature, 1e-30)))
         residual = norms[1] / max(norms[0], 1e-300)
         status = series_status(norms[1:], residual)
         if status is Status.TRUNCATED and residual > RUNAWAY:

@@ -196,7 +196,7 @@ class Standard(OwnRandomness):
 
     def centre(self, images: Tensor) -> Tensor:
         """The middle of images that are not augmented: `size` of it, or all where the image is smaller."""
-        height, width = min(self._sides(images)[0], images.shape[2]), min(self._sides(images)[1], images.shape[3])
+        height, width = (side if self.size is None else min(self.size, side) for side in images.shape[2:])
         top, left = (images.shape[2] - height) // 2, (images.shape[3] - width) // 2
         return images[:, :, top : top + height, left : left + width]
 

@@ -1,0 +1,173 @@
+"""`madao demo`: does it learn? Digits with a planted shift, so that the right answer is known."""
+
+import contextlib
+import io
+import multiprocessing
+import os
+import signal
+import time
+from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
+from typing import Literal
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from madao.cli.parser import call
+from madao.data.planted import FAMILIES
+from madao.training.config import AugmentConfig, DataConfig, OptimizerConfig, OuterConfig, TrainConfig
+from madao.training.interrupt import Interrupted
+from madao.training.result import Result
+from madao.training.rundir import RunDirectory
+from madao.training.trainer import Trainer
+
+METHODS = ("madao", "uniform", "standard")
+"""The longest first, so that the others run beside it."""
+
+Planted = Literal["rotate", "translate", "shear", "brightness", "none"]
+
+
+def command(arguments: list[str]) -> None:
+    """Run the demo as the command line says."""
+    call(demo, "demo", arguments)
+
+
+def demo(planted: Planted = "rotate", seed: int = 0, epochs: int = 72, out: str | None = None) -> None:
+    """Train on upright digits, validate and test on moved ones: does the policy find out how they moved?
+
+    Three trainings, in at most two processes: without a policy (standard), with every operation equally likely
+    (uniform), and with a policy that learns (madao). Run again, it goes on where it stopped, or shows the table again.
+
+    Args:
+        planted: How validation and test digits moved. none is the control where there is nothing to find.
+        seed: Weights, draws and the order of images.
+        epochs: Passes over the 899 training digits.
+        out: Where the run directories go. By default runs/demo-PLANTED-SEED.
+    """
+    folder = Path(out or f"runs/demo-{planted}-{seed}")
+    configs = {method: demo_config(method, planted, seed, epochs, folder) for method in METHODS}
+    started = time.monotonic()
+    results = _train_all(configs)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(_table(results, planted))
+    if planted != "none":
+        console.print(_verdict(results, planted), markup=False)
+    console.print(f"{time.monotonic() - started:.0f} s; the runs are in {folder}", markup=False)
+    console.print(f"look at the policy: madao preview --policy {results['madao'].out}/policy.json", markup=False)
+
+
+def demo_config(method: str, planted: Planted, seed: int, epochs: int, folder: Path) -> TrainConfig:
+    """The settings of one of the demo's trainings; the policy's belong to `madao` alone."""
+    return TrainConfig(
+        data=DataConfig(name="digits", planted=planted),
+        # Not normalised: the curvature is then small enough for a long step of the amortized solver.
+        augment=AugmentConfig(method=method, crop="none", normalise=False),
+        optimizer=OptimizerConfig(lr=0.1, nesterov=True, weight_decay=5e-4),
+        outer=OuterConfig(
+            every=3, lr=0.05, damping=0.01, scale=0.1, batch_size=256, train_batch_size=384, curvature_batch_size=128
+        ),
+        epochs=epochs,
+        batch_size=64,
+        evaluate_every=4,
+        tensorboard=False,
+        device="cpu",
+        seed=seed,
+        out=str(folder / method),
+        resume=True,
+    )
+
+
+def _train_all(configs: dict[str, TrainConfig]) -> dict[str, Result]:
+    """Each in a process with one thread: so small a network gains nothing from more."""
+    for config in configs.values():
+        RunDirectory(Path(str(config.out))).check(config)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(2, os.cpu_count() or 1), mp_context=context, initializer=_quiet) as pool:
+        futures = {method: pool.submit(_train, config) for method, config in configs.items()}
+        try:
+            _watch(configs, futures)
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            raise Interrupted(
+                signal.SIGINT, "stopped, checkpoints are written; run the same command to go on"
+            ) from None
+        return {method: future.result() for method, future in futures.items()}
+
+
+def _quiet() -> None:
+    """For the processes that train: the demo itself speaks for them."""
+    torch.set_num_threads(1)
+
+
+def _train(config: TrainConfig) -> Result:
+    with contextlib.redirect_stdout(io.StringIO()):
+        return Trainer(config).fit()
+
+
+def _watch(configs: dict[str, TrainConfig], futures: dict[str, "Future[Result]"]) -> None:
+    """Show how far each training is, from what it has written."""
+    console = Console(highlight=False, soft_wrap=True)
+    columns = (TextColumn("{task.description:>9}"), BarColumn(bar_width=30), TextColumn("{task.fields[state]}"))
+    said: set[str] = set()
+    with Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as progress:
+        tasks = {name: progress.add_task(name, total=config.epochs, state="") for name, config in configs.items()}
+        while True:
+            for method, config in configs.items():
+                epoch, state = _state(config)
+                progress.update(tasks[method], completed=epoch, state=state)
+                if futures[method].done() and method not in said:
+                    said.add(method)
+                    futures[method].result()  # raises what went wrong there
+                    if not console.is_terminal:
+                        console.print(f"{method}: {epoch} epochs, {state}", markup=False)
+            if len(said) == len(configs):
+                return
+            time.sleep(0.25)
+
+
+def _state(config: TrainConfig) -> tuple[int, str]:
+    try:
+        rows = RunDirectory(Path(str(config.out))).read_metrics()
+    except OSError:
+        return 0, "waiting"
+    measured = [row["validation_error"] for row in rows if row["validation_error"]]
+    error = f"validation error {100 * float(measured[-1]):.1f} %" if measured else ""
+    return (int(rows[-1]["epoch"]), error) if rows else (0, "starting")
+
+
+def _table(results: dict[str, Result], planted: Planted) -> Table:
+    title = f"Digits: training digits upright, validation and test digits moved ({planted})"
+    table = Table("augmentation", "test error", "what it chooses most", title=title, title_justify="left")
+    for method in reversed(METHODS):
+        result = results[method]
+        favoured = sorted(result.policy.items(), key=lambda item: -item[1])[:3]
+        choice = ", ".join(f"{name} {100 * share:.0f} %" for name, share in favoured)
+        default = {"standard": "nothing", "uniform": "every operation 7 %"}.get(method, "")
+        table.add_row(method, f"{100 * (result.test_error or 0):.2f} %", choice or default)
+    return table
+
+
+def family_share(result: Result, planted: str) -> tuple[float, float, int]:
+    """The planted family's selection probability, how many times its start that is, and its rank among operations.
+
+    The rank compares the family's likeliest member with the operations outside of the family.
+    """
+    family = FAMILIES[planted]
+    share = sum(result.policy[name] for name in family)
+    best = max(result.policy[name] for name in family)
+    rank = 1 + sum(value > best for name, value in result.policy.items() if name not in family)
+    return share, share * len(result.policy) / len(family), rank
+
+
+def _verdict(results: dict[str, Result], planted: Planted) -> str:
+    share, times, rank = family_share(results["madao"], planted)
+    family = " and ".join(FAMILIES[planted])
+    place = {1: "the most", 2: "the second most"}.get(rank, f"place {rank}")
+    errors = {method: result.test_error or 0.0 for method, result in results.items()}
+    better = errors["madao"] < min(errors["uniform"], errors["standard"])
+    return (
+        f"the policy chooses {family} in {100 * share:.0f} % of draws, {times:.1f} times as often as at the start and "
+        f"{place} of all; its test error is {'the lowest' if better else 'not the lowest'}"
+    )

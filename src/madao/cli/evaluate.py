@@ -1,0 +1,78 @@
+"""`madao evaluate`: measure a model that `madao train` trained."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from madao.cli.parser import call
+from madao.data import Batches, DataError
+from madao.models import ModelError
+from madao.training import checkpoint
+from madao.training.build import build_model, build_standard, load_splits, pick_device
+from madao.training.config import from_plain
+from madao.training.errors import UserError
+from madao.training.evaluate import evaluate as score
+from madao.training.rundir import RunDirectory
+
+
+def command(arguments: list[str]) -> None:
+    """Evaluate as the command line says."""
+    call(evaluate, "evaluate", arguments)
+
+
+def evaluate(
+    run: str,
+    weights: Literal["best", "last"] = "best",
+    split: Literal["test", "validation"] = "test",
+    root: str | None = None,
+    batch_size: int = 500,
+    device: str = "auto",
+) -> None:
+    """Measure the error of a trained model on images that are not augmented.
+
+    Args:
+        run: The run directory.
+        weights: The best on the run's validation images, or those of its last checkpoint.
+        split: Which images.
+        root: Where the data lies now, or other data of the same classes. By default where it lay in training.
+        batch_size: Images in one pass.
+        device: auto, cpu or cuda.
+    """
+    directory = RunDirectory(Path(run))
+    saved = directory.saved_config()
+    if saved is None:
+        raise UserError(f"{run} is no run directory: it has no config.yaml")
+    config = from_plain(saved)
+    data = config.data if root is None else dataclasses.replace(config.data, root=root)
+    where = pick_device(device)
+    state: dict[str, Any] | None
+    state = checkpoint.read(directory.best) if weights == "best" else directory.checkpoints.load()
+    if state is None:
+        raise UserError(f"{run} has no checkpoint yet")
+    splits = load_splits(data)
+    trained = len(state["classes"])
+    if len(splits.classes) > trained:
+        raise UserError(f"the data has {len(splits.classes)} classes, the model of {run} was trained on {trained}")
+    if list(splits.classes) != state["classes"]:
+        other = next((name for name in splits.classes if name not in state["classes"]), splits.classes[0])
+        raise UserError(f"the classes are not those the model of {run} was trained on: {other!r} is new or elsewhere")
+    images = splits.test if split == "test" else splits.validation
+    if images is None:
+        raise UserError("this data has no test split; use --split validation")
+    # As the model was trained, whatever the images at hand are.
+    trained_on = json.loads((directory.path / "split.json").read_text())
+    splits = dataclasses.replace(splits, mean=tuple(trained_on["mean"]), std=tuple(trained_on["std"]))
+    model = build_model(dataclasses.replace(config.model, pretrained=False), splits)
+    average = state.get("average")
+    try:
+        model.load_state_dict(average["module"] if average else state["model"])
+        standard = build_standard(config.augment, splits, None, 0)
+        batches = Batches(images, batch_size, where, shuffle=False, drop_last=False, workers=data.processes)
+        found = score(model.to(where), batches.epoch(0), standard)
+    except (DataError, ModelError, RuntimeError) as error:
+        raise UserError(" ".join(str(error).split())[:300]) from None
+    print(
+        f"{split} error {100 * found.error:.2f} % ({round(found.error * found.count)} of {found.count}), "
+        f"loss {found.loss:.4f}, {weights} weights of {run} (epoch {state['epoch']})"
+    )

@@ -1,0 +1,84 @@
+"""Flags and YAML to function arguments and dataclasses, with errors of one line."""
+
+import difflib
+import re
+from collections.abc import Callable
+from typing import NoReturn
+
+import jsonargparse
+
+from madao.training.errors import UserError
+
+
+class Parser(jsonargparse.ArgumentParser):
+    """jsonargparse, whose errors become `UserError`s that name the nearest known option."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Raise what went wrong as one line."""
+        raise UserError(_explain(message, _options(self), self.prog)) from None
+
+
+def call(function: Callable[..., None], verb: str, arguments: list[str]) -> None:
+    """Call a function whose signature and docstring are its command line."""
+    parser = Parser(prog=f"madao {verb}", description=(function.__doc__ or "").split("\n")[0])
+    parser.add_function_arguments(function, as_group=False)
+    found = parser.parse_args(with_values(arguments, parser))
+    function(**vars(parser.instantiate(found)))
+
+
+def with_values(arguments: list[str], parser: jsonargparse.ArgumentParser) -> list[str]:
+    """`--resume` and the like mean `--resume true`."""
+    switches = {
+        option
+        for action in parser._actions
+        if getattr(action, "_typehint", None) in (bool, bool | str, bool | None)
+        for option in action.option_strings
+    }
+    complete = []
+    for position, argument in enumerate(arguments):
+        complete.append(argument)
+        following = arguments[position + 1 : position + 2]
+        if argument in switches and (not following or following[0].startswith("--")):
+            complete.append("true")
+    return complete
+
+
+def _options(parser: jsonargparse.ArgumentParser) -> list[str]:
+    return [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
+
+
+def _explain(message: str, options: list[str], program: str) -> str:
+    unknown = re.search(r"unrecognized arguments: (\S+)", message)
+    unknown_key = re.search(r"""(?:[Oo]ption|Key) ['"]([\w.-]+)['"]""", message)
+    wrong = re.search(r'Parser key "([\w.]+)":\s+Expected a (.+?)\. Got value: (.*)', message, re.DOTALL)
+    if unknown is not None:
+        name = unknown[1].split("=")[0]
+        return f"unknown option {name!r}; {_hint(name, options)}see {program} --help"
+    if wrong is not None:
+        return f"--{wrong[1]}: expected {_type_name(wrong[2])}, got {_one_line(wrong[3])!r}"
+    if unknown_key is not None and "Expected" not in message:
+        name = unknown_key[1]
+        hint = _hint(f"--{name}", options).replace("--", "")
+        return f"unknown setting {name!r}; {hint}see {program} --help"
+    plain = re.sub(r'Parser key "([\w.]+)":', r"--\1:", _one_line(message))
+    return f"{plain}; see {program} --help"
+
+
+def _hint(name: str, options: list[str]) -> str:
+    # The last part counts for itself, so that --learning_rate finds nothing and --lr finds --optimizer.lr.
+    close = [option for option in options if option.split(".")[-1].lstrip("-") == name.split(".")[-1].lstrip("-")]
+    close = close or difflib.get_close_matches(name, options, n=1)
+    return f"did you mean {close[0]!r}? " if close else ""
+
+
+def _type_name(text: str) -> str:
+    choices = re.search(r"Literal\[(.+?)\]", text)
+    if choices is not None:
+        return f"one of {choices[1]}".replace("'", "")
+    return (
+        re.sub(r"<class '(\w+)'>", r"\1", _one_line(text)).replace("int", "a whole number").replace("float", "a number")
+    )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

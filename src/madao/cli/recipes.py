@@ -1,0 +1,57 @@
+"""`madao recipes`: the settings of the paper's tables, with the paper's numbers."""
+
+import re
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+import madao
+from madao.cli.parser import call
+from madao.ops.checks import nearest
+from madao.training.errors import UserError
+
+FOLDER = Path(madao.__file__).parent / "recipes"
+METHODS = ("standard", "autoaugment", "randaugment", "madao")
+
+
+def command(arguments: list[str]) -> None:
+    """List them as the command line says."""
+    call(recipes, "recipes", arguments)
+
+
+def recipes(show: str | None = None) -> None:
+    """List the recipes, with the test errors the paper reports in percent; or show one.
+
+    Args:
+        show: Print this recipe's file.
+    """
+    if show is not None:
+        print(recipe_path(show).read_text(), end="")
+        return
+    table = Table("recipe", *METHODS, title="Test error in the paper, %", title_justify="left", box=None)
+    for path in sorted(FOLDER.glob("*.yaml")):
+        numbers = paper_numbers(path)
+        table.add_row(path.stem, *(numbers.get(method, "–") for method in METHODS))
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(
+        "\nrun one: madao train --recipe NAME --data.root FOLDER [--augment.method randaugment]", markup=False
+    )
+    console.print("read one: madao recipes --show NAME", markup=False)
+
+
+def recipe_path(name: str) -> Path:
+    """The file of a recipe."""
+    known = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+    if name not in known:
+        raise UserError(f"unknown recipe {nearest(name, known)}")
+    return FOLDER / f"{name}.yaml"
+
+
+def paper_numbers(path: Path) -> dict[str, str]:
+    """The numbers in a recipe's header, by method."""
+    line = re.search(r"^# Test error in the paper, %: (.+)$", path.read_text(), re.MULTILINE)
+    if line is None:
+        return {}
+    return dict(re.findall(r"(\w+) ([\d./]+)", line[1]))

@@ -1,0 +1,76 @@
+"""`madao train`: train a model and learn its policy, in one command."""
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+from madao.cli.parser import Parser, with_values
+from madao.cli.recipes import recipe_path
+from madao.training.config import TrainConfig
+from madao.training.result import Result
+from madao.training.trainer import Trainer
+
+
+def command(arguments: list[str]) -> None:
+    """Train as the command line says."""
+    result = Trainer(read_config(arguments)).fit()
+    print("\n".join(summary(result)), flush=True)
+
+
+def read_config(arguments: list[str]) -> TrainConfig:
+    """The configuration: defaults, then YAML files in their order, then flags."""
+    parser = Parser(
+        prog="madao train",
+        description="Train a model and learn its augmentation policy. Settings come from --recipe or --config and from "
+        "flags, the last one counts.",
+    )
+    parser.add_argument("--config", action="config", help="A YAML file of settings, named as the flags are.")
+    parser.add_argument("--recipe", type=str, help="A recipe by name; madao recipes lists them.")
+    parser.add_class_arguments(TrainConfig, as_group=False)
+    arguments = _resumed(_with_recipes(with_values(arguments, parser)))
+    found = parser.instantiate(parser.parse_args(arguments))
+    names = {field.name for field in dataclasses.fields(TrainConfig)}
+    return TrainConfig(**{name: value for name, value in vars(found).items() if name in names})
+
+
+def _with_recipes(arguments: list[str]) -> list[str]:
+    """`--recipe NAME` as the `--config` it stands for."""
+    expanded: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        name, equals, value = argument.partition("=")
+        if name != "--recipe":
+            expanded.append(argument)
+            continue
+        expanded += ["--config", str(recipe_path(value if equals else next(rest, "")))]
+    return expanded
+
+
+def _resumed(arguments: list[str]) -> list[str]:
+    """With the settings of the run that is resumed in front, so that they need not be said again."""
+    values = dict(itertools.pairwise(arguments))
+    values |= dict(argument.split("=", 1) for argument in arguments if argument.startswith("--") and "=" in argument)
+    saved = Path(values.get("--out", "")) / "config.yaml"
+    if values.get("--resume") == "true" and "--out" in values and saved.is_file():
+        return ["--config", str(saved), *arguments]
+    return arguments
+
+
+def summary(result: Result) -> list[str]:
+    """The last lines: the result, and what to do next."""
+    if result.test_error is None:
+        lines = [f"validation error {100 * result.validation_error:.2f} % (epoch {result.epoch}; there is no test set)"]
+    else:
+        lines = [
+            f"test error {100 * result.test_error:.2f} %, validation error {100 * result.validation_error:.2f} % "
+            f"(epoch {result.epoch})"
+        ]
+    if result.policy:
+        favoured = sorted(result.policy.items(), key=lambda item: -item[1])[:4]
+        lines.append(
+            "the policy chooses " + ", ".join(f"{name} {100 * share:.0f} %" for name, share in favoured) + ", …"
+        )
+        lines.append(f"look at it:   madao preview --policy {result.out}/policy.json")
+        lines.append(f"use it again: madao train --augment.method {result.out}/policy.json")
+    lines.append(f"everything is in {result.out}; measure again: madao evaluate --run {result.out}")
+    return lines

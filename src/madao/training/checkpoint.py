@@ -1,0 +1,103 @@
+"""Checkpoints that survive a crash at any moment: written aside, synced, renamed, the previous one kept."""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from madao.training.errors import UserError
+
+_LOGGER = logging.getLogger("madao")
+
+LAST = "last.pt"
+PREVIOUS = "previous.pt"
+
+
+def write(path: Path, state: Any) -> None:
+    """Replace a file by `state` at once: readers see the old one or the new one, whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".part")
+    with temporary.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    _sync_folder(path.parent)
+
+
+def read(path: Path) -> Any:
+    """Load tensors and plain values; nothing in the file can run.
+
+    Raises:
+        UserError: The file is damaged, or holds more than tensors and plain values.
+    """
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise UserError(f"there is no checkpoint {path}") from None
+    except Exception as error:  # zip, pickle and torch each have their own for a damaged file
+        reason = str(error).split("\n")[0][:120]
+        raise UserError(
+            f"cannot read the checkpoint {path}: it is damaged, or holds more than tensors and plain values ({reason})"
+        ) from None
+
+
+class Checkpoints:
+    """The checkpoints of a run: the last, and the one before it.
+
+    Args:
+        folder: Where they lie.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Keep `state` as the last, and what was the last as the previous."""
+        last = self.folder / LAST
+        arriving = self.folder / "arriving.pt"
+        write(arriving, state)
+        if last.exists():
+            os.replace(last, self.folder / PREVIOUS)
+        # Killed here, there is only the previous one: which `load` finds.
+        os.replace(arriving, last)
+        _sync_folder(self.folder)
+
+    def load(self) -> dict[str, Any] | None:
+        """The newest that can be read; None where there is none.
+
+        Raises:
+            UserError: There are checkpoints, and none of them can be read.
+        """
+        problems = []
+        for name in (LAST, PREVIOUS):
+            path = self.folder / name
+            if not path.exists():
+                continue
+            try:
+                state: dict[str, Any] = read(path)
+            except UserError as error:
+                problems.append(error)
+                continue
+            if problems:
+                _LOGGER.warning("%s; going on from the one before it, %s", problems[0], path)
+                # Out of the way, lest the next checkpoint keeps it in place of the good one.
+                os.replace(self.folder / LAST, self.folder / "damaged.pt")
+            return state
+        if problems:
+            raise problems[0]
+        return None
+
+
+def _sync_folder(folder: Path) -> None:
+    """So that a rename outlives a power cut. Not every system can open folders."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

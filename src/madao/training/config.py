@@ -1,0 +1,285 @@
+"""What a run is: small frozen objects, filled by YAML and flags, checked as soon as they exist."""
+
+import dataclasses
+import os
+from typing import Any, Literal
+
+from madao.training.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """Where images come from.
+
+    Args:
+        name: digits, folder, npz, cifar10, cifar100, svhn, imagenet, flowers102, oxford-pets, fgvc-aircraft or
+            stanford-cars. By default folder where a root is given, digits otherwise.
+        root: The folder that holds the data set, or the .npz file.
+        download: Fetch the data set if it is not there.
+        size: Side of what the model sees. By default the data set's own; 224 for files.
+        validation: Part of the training images set aside to choose by, where the data set has no such split.
+        split_seed: Which images are set aside.
+        workers: Processes that decode images. By default one a core, at most four.
+        memory: Decoded images live on the device if they take at most so many GiB; otherwise workers read them.
+        on_error: What a corrupt image does: stop, or be counted and skipped.
+        planted: Of digits: rotate, translate, shear, brightness or none, a shift of validation and test digits.
+    """
+
+    name: str | None = None
+    root: str | None = None
+    download: bool = False
+    size: int | None = None
+    validation: float = 0.1
+    split_seed: int = 0
+    workers: int | None = None
+    memory: float = 8.0
+    on_error: Literal["stop", "skip"] = "stop"
+    planted: Literal["rotate", "translate", "shear", "brightness", "none"] = "none"
+
+    def __post_init__(self) -> None:
+        _at_least("data.size", self.size, 1)
+        _at_least("data.workers", self.workers, 0)
+        _at_least("data.memory", self.memory, 0)
+        if not 0 < self.validation < 1:
+            raise UserError(f"--data.validation must lie between 0 and 1, got {self.validation}")
+
+    @property
+    def processes(self) -> int:
+        """How many processes decode images."""
+        return min(os.cpu_count() or 1, 4) if self.workers is None else self.workers
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """What is trained.
+
+    Args:
+        name: small-cnn, wrn-28-2, wrn-40-2, wrn-28-10, resnet18, resnet50, or any name of torchvision or timm.
+            By default small-cnn for images up to 28 pixels, resnet18 above.
+        pretrained: Start from published weights (true), or from a state dict (its path).
+        stem: How a resnet begins: small for images up to 64 pixels, imagenet above.
+    """
+
+    name: str | None = None
+    pretrained: bool | str = False
+    stem: Literal["auto", "small", "imagenet"] = "auto"
+
+
+@dataclasses.dataclass(frozen=True)
+class AugmentConfig:
+    """How training images are varied.
+
+    Args:
+        method: madao (learned while training), standard (crop, flip, Cutout only), uniform, randaugment,
+            trivialaugment, trivialaugment-normal, autoaugment-cifar10, autoaugment-svhn, autoaugment-imagenet, or the
+            path of a policy.json.
+        stages: Operations in a row, of madao, uniform and randaugment.
+        magnitude: Of randaugment, in [0, 1].
+        limits: The strongest value of some operations in real units, for madao and uniform: {Rotate: 10}.
+        without: Operations to leave out, for madao and uniform.
+        crop: Standard crop: pad (shifted by up to `padding` pixels), resized (a random part, scaled), none.
+        padding: Pixels of the shift.
+        scale: Smallest part of the image that a resized crop keeps.
+        flip: Mirror half of the images. By default where the data set allows it.
+        cutout: Side of the hole, in pixels; 0 for none.
+        normalise: Give the model images of mean 0 and deviation 1 per channel, rather than in [0, 1].
+    """
+
+    method: str = "madao"
+    stages: int = 2
+    magnitude: float = 0.3
+    limits: dict[str, float] = dataclasses.field(default_factory=dict)
+    without: list[str] = dataclasses.field(default_factory=list)
+    crop: Literal["pad", "resized", "none"] = "pad"
+    padding: int = 4
+    scale: float = 0.08
+    flip: bool | None = None
+    cutout: int = 0
+    normalise: bool = True
+
+    def __post_init__(self) -> None:
+        _at_least("augment.stages", self.stages, 1)
+        _at_least("augment.padding", self.padding, 0)
+        _at_least("augment.cutout", self.cutout, 0)
+        if not 0 <= self.magnitude <= 1:
+            raise UserError(f"--augment.magnitude must lie in [0, 1], got {self.magnitude}")
+        if not 0 < self.scale <= 1:
+            raise UserError(f"--augment.scale must be above 0 and at most 1, got {self.scale}")
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """How weights are trained: SGD with momentum.
+
+    Args:
+        lr: Learning rate at the start.
+        momentum: Of SGD.
+        nesterov: Nesterov's momentum.
+        weight_decay: On every parameter.
+        schedule: cosine, step or constant.
+        warmup: Epochs in which the learning rate rises from zero.
+        milestones: Epochs at which the step schedule divides by ten.
+        restart: Epochs of the cosine's first cycle, after which it starts anew. By default one cycle.
+        restart_factor: How much longer each cycle is than the one before.
+        label_smoothing: Of the training loss.
+        clip: Longest gradient that is used as it is. By default any.
+    """
+
+    lr: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 5e-4
+    schedule: Literal["cosine", "step", "constant"] = "cosine"
+    warmup: float = 0.0
+    milestones: list[float] = dataclasses.field(default_factory=list)
+    restart: float | None = None
+    restart_factor: float = 1.0
+    label_smoothing: float = 0.0
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("lr", 0), ("momentum", 0), ("weight_decay", 0), ("warmup", 0), ("restart_factor", 1)):
+            _at_least(f"optimizer.{name}", getattr(self, name), least)
+        _fraction("optimizer.label_smoothing", self.label_smoothing)
+        for name in ("restart", "clip"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UserError(f"--optimizer.{name} must be above 0, got {value}")
+        if self.nesterov and not self.momentum:
+            raise UserError("--optimizer.nesterov needs --optimizer.momentum above 0")
+        if self.milestones and self.schedule != "step":
+            raise UserError(f"--optimizer.milestones belong to the schedule step, got {self.schedule}")
+
+
+@dataclasses.dataclass(frozen=True)
+class OuterConfig:
+    """How the policy learns, with the method madao.
+
+    Args:
+        estimator: influence (per-image influence, score function) or relaxed (the paper's).
+        solver: How the inverse Hessian is applied: amortized (one product a step, carried on from step to step),
+            neumann (the paper's series), identity (none).
+        every: Inner steps between two outer steps, s of the paper.
+        warmup: Epochs before the first outer step, w of the paper. By default a fifth of all.
+        warmup_augment: During warm-up, train without the policy (none, the paper's text) or with it as it starts
+            (policy, the paper's appendix).
+        optimizer: adam (without momentum: RMSprop whose first steps are no longer than the others) or rmsprop (the
+            paper's).
+        lr: Learning rate of the policy.
+        decay: Lower it along a cosine to zero at the end.
+        batch_size: Validation images in one outer step. By default the training batch size.
+        train_batch_size: Training images in one outer step. By default the batch that was just trained on.
+        curvature_batch_size: Of those, how many the Hessian is taken over. By default all.
+        steps: Terms of the Neumann series, J of the paper.
+        scale: Step of the Neumann series, or of the amortized solver.
+        damping: Added to the Hessian by the amortized solver: one over the horizon it looks ahead.
+        clip: Longest gradient of the policy that is used as it is. By default any.
+        microbatch: Most images in one pass of the outer step, to save memory. By default all.
+    """
+
+    estimator: Literal["influence", "relaxed"] = "influence"
+    solver: Literal["amortized", "neumann", "identity"] = "amortized"
+    every: int = 10
+    warmup: float | None = None
+    warmup_augment: Literal["none", "policy"] = "none"
+    optimizer: Literal["adam", "rmsprop"] = "adam"
+    lr: float = 0.03
+    decay: bool = False
+    batch_size: int | None = None
+    train_batch_size: int | None = None
+    curvature_batch_size: int | None = None
+    steps: int = 5
+    scale: float = 0.1
+    damping: float = 0.01
+    clip: float | None = None
+    microbatch: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("every", "batch_size", "train_batch_size", "curvature_batch_size", "microbatch"):
+            _at_least(f"outer.{name}", getattr(self, name), 1)
+        for name in ("warmup", "lr", "steps", "damping"):
+            _at_least(f"outer.{name}", getattr(self, name), 0)
+        if not self.scale > 0:
+            raise UserError(f"--outer.scale must be above 0, got {self.scale}")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """One run.
+
+    Args:
+        data: Where images come from.
+        model: What is trained.
+        augment: How training images are varied.
+        optimizer: How weights are trained.
+        outer: How the policy learns.
+        epochs: Passes over the training images.
+        batch_size: Images in one step of the optimizer.
+        accumulate: Parts in which a batch passes through the model, to save memory.
+        precision: 32, tf32 or bf16.
+        ema: Decay of an average of the weights that is evaluated in their place; 0 for none.
+        test_with: Weights the test set sees: those of the last epoch, or the best on validation images.
+        evaluate_every: Epochs between two evaluations on validation images.
+        checkpoint_minutes: Longest time between two checkpoints within an epoch; every epoch ends with one.
+        tensorboard: Write TensorBoard events.
+        device: auto, cpu, cuda, or cuda:1.
+        seed: Weights, draws and the order of images.
+        out: The run directory. By default runs/DATA-MODEL-METHOD-SEED.
+        resume: Go on with the run in `out`, if there is one.
+    """
+
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    augment: AugmentConfig = dataclasses.field(default_factory=AugmentConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    outer: OuterConfig = dataclasses.field(default_factory=OuterConfig)
+    epochs: int = 30
+    batch_size: int = 128
+    accumulate: int = 1
+    precision: Literal["32", "tf32", "bf16"] = "32"
+    ema: float = 0.0
+    test_with: Literal["last", "best"] = "last"
+    evaluate_every: int = 1
+    checkpoint_minutes: float = 10.0
+    tensorboard: bool = True
+    device: str = "auto"
+    seed: int = 0
+    out: str | None = None
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "accumulate", "evaluate_every"):
+            _at_least(name, getattr(self, name), 1)
+        _at_least("checkpoint_minutes", self.checkpoint_minutes, 0)
+        _fraction("ema", self.ema)
+        if self.batch_size % self.accumulate:
+            raise UserError(f"--accumulate must divide --batch_size, got {self.accumulate} and {self.batch_size}")
+
+
+Plain = dict[str, Any]
+
+
+def as_plain(config: TrainConfig) -> Plain:
+    """The configuration as dictionaries, lists and numbers."""
+    return dataclasses.asdict(config)
+
+
+def _at_least(name: str, value: float | None, least: float) -> None:
+    # Negated, so that NaN is refused too.
+    if value is not None and not value >= least:
+        raise UserError(f"--{name} must be at least {least}, got {value}")
+
+
+def _fraction(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise UserError(f"--{name} must be at least 0 and below 1, got {value}")
+
+
+def from_plain(plain: Plain) -> TrainConfig:
+    """The configuration from dictionaries, lists and numbers; settings that are not there have their defaults."""
+    parts = {"data": DataConfig, "model": ModelConfig, "augment": AugmentConfig}
+    parts |= {"optimizer": OptimizerConfig, "outer": OuterConfig}
+    try:
+        return TrainConfig(**{key: parts[key](**value) if key in parts else value for key, value in plain.items()})
+    except TypeError as error:
+        raise UserError(f"these settings are of another version of madao: {error}") from None

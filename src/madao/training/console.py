@@ -1,0 +1,76 @@
+"""What a run shows while it runs: a progress bar on a terminal, plain lines elsewhere."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from rich.console import Console as RichConsole
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from madao.policy import AugmentationPolicy, Policy
+
+
+class Console:
+    """Shows progress.
+
+    Args:
+        title: Before each line.
+        total: Steps of the whole run.
+        stream: Where to. By default standard output.
+    """
+
+    def __init__(self, title: str, total: int, stream: TextIO | None = None) -> None:
+        self.title = title
+        self._rich = RichConsole(file=stream or sys.stdout, highlight=False, soft_wrap=True)
+        self._progress: Progress | None = None
+        if self._rich.is_terminal:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[state]}"),
+                TimeRemainingColumn(),
+            )
+            self._progress = Progress(*columns, console=self._rich, refresh_per_second=4)
+            self._task = self._progress.add_task(title, total=total, state="")
+
+    def start(self, step: int) -> None:
+        """Begin to show, at a step."""
+        if self._progress is not None:
+            self._progress.start()
+            self._progress.update(self._task, completed=step)
+
+    def stop(self) -> None:
+        """Leave the terminal as it was."""
+        if self._progress is not None:
+            self._progress.stop()
+
+    def step(self, step: int, loss: float, error: float, rate: float, policy: AugmentationPolicy | None) -> None:
+        """Show where training is: shown on terminals only."""
+        if self._progress is not None:
+            state = f"loss {loss:.3f} · accuracy {100 * (1 - error):.1f} % · {rate:,.0f} images/s"
+            favoured = favourite(policy)
+            self._progress.update(self._task, completed=step, state=state + (f" · {favoured}" if favoured else ""))
+
+    def epoch(self, row: Mapping[str, Any], epochs: int, rate: float, policy: AugmentationPolicy | None) -> None:
+        """One line for an epoch that is over."""
+        parts = [f"epoch {row['epoch']}/{epochs}", f"loss {row['train_loss']:.3f}"]
+        if row["validation_error"] is not None:
+            parts.append(f"validation error {100 * row['validation_error']:.2f} %")
+        parts.append(f"{rate:,.0f} images/s")
+        favoured = favourite(policy)
+        if favoured:
+            parts.append(favoured)
+        self.say(f"{self.title}: " + " · ".join(parts))
+
+    def say(self, line: str) -> None:
+        """A line of text, above the bar where there is one."""
+        self._rich.print(line, markup=False)
+
+
+def favourite(policy: AugmentationPolicy | None) -> str:
+    """The operation a learned policy now chooses most, or nothing."""
+    if not isinstance(policy, Policy):
+        return ""
+    selection = policy.selection.detach().mean(0)
+    best = int(selection.argmax())
+    return f"favours {policy.operations[best].name} ({100 * float(selection[best]):.0f} %)"

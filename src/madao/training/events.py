@@ -1,0 +1,46 @@
+"""TensorBoard events."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from madao.policy import AugmentationPolicy, Policy
+from madao.training.outer import OuterStep
+
+
+class Events:
+    """Writes scalars for TensorBoard.
+
+    Args:
+        folder: Where to.
+        step: The step a run goes on from: what was written after it is hidden.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # slow to import
+
+        self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+
+    def write(
+        self, step: int, row: Mapping[str, Any], policy: AugmentationPolicy | None, outer: OuterStep | None
+    ) -> None:
+        """Everything that is known after an epoch."""
+        scalars = {name: value for name, value in row.items() if value is not None and name not in ("epoch", "step")}
+        if isinstance(policy, Policy):
+            for name in ("selection", "application", "magnitude"):
+                means = getattr(policy, name).detach().mean(0).tolist()
+                for operation, mean in zip(policy.operations, means, strict=True):
+                    if name != "magnitude" or operation.has_magnitude:
+                        scalars[f"{name}/{operation.name}"] = mean
+        if outer is not None:
+            for name in ("outer_loss", "v_norm", "q_norm", "residual", "grad_norm"):
+                value = getattr(outer.stats, name)
+                if value is not None:
+                    scalars[f"hypergradient/{name}"] = value
+        for name, value in scalars.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._writer.close()

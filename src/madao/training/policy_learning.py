@@ -1,0 +1,135 @@
+"""How the trainer feeds the policy's optimizer: which images, when, and by which estimator."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from madao.data import Batches
+from madao.hypergrad import Amortized, Identity, Influence, Neumann, Relaxed, Unaugmented
+from madao.policy import Policy, Standard, StandardDraw
+from madao.training.build import Splits
+from madao.training.config import OuterConfig, TrainConfig
+from madao.training.outer import OuterStep, PolicyOptimizer
+from madao.training.schedule import cosine
+
+
+class PolicyLearning:
+    """The outer problem of a run.
+
+    Args:
+        config: Of the run.
+        policy: What learns.
+        network: What is trained.
+        loss: Of training and validation.
+        standard: Crop, flip, normalise and Cutout.
+        splits: The images.
+        train_batches: The order of the training images.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        policy: Policy,
+        network: nn.Module,
+        loss: Callable[..., Tensor],
+        standard: Standard,
+        splits: Splits,
+        train_batches: Batches,
+    ) -> None:
+        settings = config.outer
+        self.settings, self.standard = settings, standard
+        self.optimizer: torch.optim.Optimizer = (
+            torch.optim.Adam(policy.parameters(), lr=settings.lr, betas=(0.0, 0.99))
+            if settings.optimizer == "adam"
+            else torch.optim.RMSprop(policy.parameters(), lr=settings.lr)
+        )
+        epochs = config.epochs / 5 if settings.warmup is None else settings.warmup
+        self.warmup = round(epochs * len(train_batches))
+        self.outer = PolicyOptimizer(
+            policy,
+            network,
+            loss,
+            every=settings.every,
+            warmup=self.warmup,
+            optimizer=self.optimizer,
+            solver=_solver(settings),
+            estimator=Relaxed() if settings.estimator == "relaxed" else Influence(Unaugmented()),
+            transform=standard.normalise,
+            weight_decay=config.optimizer.weight_decay,
+            clip=settings.clip,
+            microbatch=settings.microbatch,
+            curvature_batch=settings.curvature_batch_size,
+            autocast=torch.bfloat16 if config.precision == "bf16" else None,
+            # The amortized solver measures its residual itself.
+            check_every=0 if settings.solver == "amortized" else 10,
+            seed=config.seed,
+        )
+        device, workers = train_batches.device, config.data.processes
+        validation = splits.validation
+        self._validation = Batches(
+            validation, settings.batch_size or config.batch_size, device, config.seed, workers=workers
+        )
+        self._train = (
+            Batches(splits.train, settings.train_batch_size, device, config.seed + 1, workers=workers)
+            if settings.train_batch_size is not None
+            else None
+        )
+        self._streams: tuple[Iterator[Any], Iterator[Any] | None] | None = None
+        self.last: OuterStep | None = None
+
+    def applies(self, step: int) -> bool:
+        """Whether training images go through the policy at a step."""
+        return step >= self.warmup or self.settings.warmup_augment == "policy"
+
+    def step(self, progress: float, cropped: Tensor, labels: Tensor, draw: StandardDraw) -> None:
+        """Count an inner step; on every s-th, update the policy.
+
+        Args:
+            progress: Part of training that is over.
+            cropped: The batch just trained on, before the policy.
+            labels: Its labels.
+            draw: What standard augmentation does to it.
+        """
+        if not self.outer.due():
+            self.outer.step((cropped, labels), ())  # which only counts
+            return
+        if self.settings.decay:
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.settings.lr * cosine(progress)
+        validation, train = self._next_streams()
+        if train is not None:
+            images, labels = next(train)
+            draw = self.standard.sample(images)
+            cropped = self.standard.before(images, draw)
+        outer_images, outer_labels = next(validation)
+        batch = self.standard.centre(outer_images), outer_labels
+        self.last = self.outer.step((cropped, labels), batch, lambda images: self.standard.after(images, draw))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` needs."""
+        return self.outer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        self.outer.load_state_dict(state)
+        self._streams = None
+
+    def _next_streams(self) -> tuple[Iterator[Any], Iterator[Any] | None]:
+        """Where the images of outer steps come from, at the place where a run left off."""
+        if self._streams is None:
+            done = self.outer.updates + self.outer.skipped
+            train = None if self._train is None else self._train.stream(done)
+            self._streams = self._validation.stream(done), train
+        return self._streams
+
+
+def _solver(settings: OuterConfig) -> Amortized | Neumann | Identity:
+    match settings.solver:
+        case "amortized":
+            return Amortized(settings.scale, settings.damping)
+        case "neumann":
+            return Neumann(settings.steps, settings.scale)
+        case "identity":
+            return Identity(settings.scale)

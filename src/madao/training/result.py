@@ -1,0 +1,36 @@
+"""How a run ended."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Self
+
+FILE = "result.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """How a run ended. Errors are parts of 1.
+
+    Attributes:
+        test_error: On the test set, seen once; None where there is none.
+        validation_error: On the validation images, of the weights that saw the test set.
+        epoch: The epoch of those weights.
+        out: The run directory.
+        policy: The learned policy's selection probabilities by operation, averaged over stages; else empty.
+    """
+
+    test_error: float | None
+    validation_error: float
+    epoch: int
+    out: str
+    policy: dict[str, float]
+
+    @classmethod
+    def load(cls, directory: Path) -> Self | None:
+        """The result in a run directory; None where the run has not ended."""
+        try:
+            content = json.loads((directory / FILE).read_text())
+        except FileNotFoundError:
+            return None
+        return cls(**{**content, "out": str(directory)})

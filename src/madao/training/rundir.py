@@ -1,0 +1,176 @@
+"""The run directory: everything a run leaves behind, and the same files whether or not it was interrupted."""
+
+import csv
+import io
+import json
+import os
+import platform
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from madao.training.checkpoint import Checkpoints
+from madao.training.config import Plain, TrainConfig, as_plain
+from madao.training.errors import UserError
+
+METRICS = (
+    "epoch",
+    "step",
+    "lr",
+    "train_loss",
+    "train_error",
+    "validation_loss",
+    "validation_error",
+    "outer_updates",
+    "outer_skipped",
+)
+TIMING = ("epoch", "step", "seconds", "images_per_second")
+
+# What may differ when a run is resumed: where and how it runs, not what it computes.
+_FREE = ("out", "resume", "device", "tensorboard", "checkpoint_minutes", "data.root", "data.workers", "data.memory")
+
+
+class RunDirectory:
+    """The files of one run.
+
+    - config.yaml: every setting; environment.json: versions and device; split.json: classes and validation indices.
+    - metrics.csv: one row an epoch; timing.csv: seconds, apart since they never repeat.
+    - policy.json: the policy as it is now; trajectory.jsonl: as it was after each epoch.
+    - result.json: how it ended.
+    - checkpoints/: last.pt, previous.pt and best.pt. tensorboard/: events.
+
+    Args:
+        path: The directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = Checkpoints(path / "checkpoints")
+        self.best = path / "checkpoints" / "best.pt"
+
+    def claim(self, config: TrainConfig) -> None:
+        """Make the directory this run's own; raise where it holds another run."""
+        self.check(config)
+        if self.saved_config() is None:
+            self.write("config.yaml", yaml.safe_dump(as_plain(config), sort_keys=False, allow_unicode=True))
+
+    def check(self, config: TrainConfig) -> None:
+        """Raise where the directory holds another run."""
+        saved = self.saved_config()
+        if saved is None:
+            # What ends in .part was left by a run that was killed while it began.
+            if self.path.exists() and not (
+                self.path.is_dir() and all(path.suffix == ".part" for path in self.path.iterdir())
+            ):
+                raise UserError(f"{self.path} exists and is no run directory; choose another --out")
+            return
+        if not config.resume:
+            raise UserError(f"{self.path} already holds a run; go on with it by --resume, or choose another --out")
+        difference = _first_difference(saved, as_plain(config))
+        if difference is not None:
+            key, before, now = difference
+            raise UserError(
+                f"the run in {self.path} was started with {key} = {before!r}, not {now!r}; resume it without "
+                f"--{key}, or choose another --out"
+            )
+
+    def saved_config(self) -> Plain | None:
+        """The settings the run was started with; None where there is no run."""
+        try:
+            saved = yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (yaml.YAMLError, UnicodeDecodeError):
+            saved = None
+        if not isinstance(saved, dict):
+            raise UserError(f"{self.path / 'config.yaml'} is damaged; remove the directory or choose another --out")
+        return saved
+
+    def write(self, name: str, text: str) -> None:
+        """Replace a text file at once."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        temporary = self.path / (name + ".part")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self.path / name)
+
+    def write_json(self, name: str, content: Any) -> None:
+        """Replace a JSON file at once."""
+        self.write(name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+    def write_environment(self, device: torch.device) -> None:
+        """What the run ran on."""
+        content = {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "system": platform.system(),
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+            "threads": torch.get_num_threads(),
+        }
+        self.write_json("environment.json", content)
+
+    def append_row(self, name: str, columns: Iterable[str], row: Mapping[str, Any]) -> None:
+        """Add a row to a CSV file. Floats are written so that they read back as the same number."""
+        path = self.path / name
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        if not path.exists() or path.stat().st_size == 0:
+            writer.writerow(columns)
+        writer.writerow([_cell(row[column]) for column in columns])
+        _append(path, text.getvalue())
+
+    def append_json(self, name: str, content: Any) -> None:
+        """Add a line to a JSON-lines file."""
+        _append(self.path / name, json.dumps(content) + "\n")
+
+    def rewind(self, step: int) -> None:
+        """Forget what was written after `step`: it comes again."""
+        for name in ("metrics.csv", "timing.csv"):
+            self._keep(name, lambda line: line.startswith("epoch") or int(line.split(",")[1]) <= step)
+        self._keep("trajectory.jsonl", lambda line: json.loads(line).get("step", 0) <= step)
+
+    def read_metrics(self) -> list[dict[str, str]]:
+        """The rows of metrics.csv."""
+        with (self.path / "metrics.csv").open() as file:
+            return list(csv.DictReader(file))
+
+    def _keep(self, name: str, wanted: Callable[[str], bool]) -> None:
+        path = self.path / name
+        if not path.exists():
+            return
+        kept = []
+        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+            try:
+                if not line.endswith("\n") or not wanted(line):
+                    break
+            except (ValueError, IndexError):  # a line cut short by a crash, and all after it
+                break
+            kept.append(line)
+        self.write(name, "".join(kept))
+
+
+def _append(path: Path, text: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else repr(value) if isinstance(value, float) else str(value)
+
+
+def _first_difference(before: Plain, now: Plain, prefix: str = "") -> tuple[str, Any, Any] | None:
+    for key in {**before, **now}:
+        name = prefix + key
+        a, b = before.get(key), now.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found = _first_difference(a, b, name + ".")
+            if found is not None:
+                return found
+        elif a != b and name not in _FREE:
+            return name, a, b
+    return None

@@ -1,0 +1,58 @@
+"""The whole state of a run between two steps, as plain values and tensors, and back."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from madao.training.errors import UserError
+
+if TYPE_CHECKING:
+    from madao.training.trainer import Trainer
+
+FORMAT = 1
+_PARTS = ("policy", "learning", "average")
+"""What only some runs have."""
+
+
+def snapshot(trainer: "Trainer") -> dict[str, Any]:
+    """Everything that what comes next depends on; the place in the data follows from epoch and step."""
+    random = {"cpu": torch.get_rng_state()}
+    if trainer.device.type == "cuda":
+        random["cuda"] = torch.cuda.get_rng_state(trainer.device)
+    state = {
+        "format": FORMAT,
+        "epoch": trainer.epoch,
+        "step": trainer.step,
+        "best": trainer.best,
+        "classes": list(trainer.splits.classes),
+        "model": trainer.network.state_dict(),
+        "optimizer": trainer.optimizer.state_dict(),
+        "standard": trainer.standard.state_dict(),
+        "totals": trainer.totals.state_dict(),
+        "random": random,
+    }
+    for name in _PARTS:
+        part = getattr(trainer, name)
+        state[name] = None if part is None else part.state_dict()
+    return state
+
+
+def restore(trainer: "Trainer", state: dict[str, Any]) -> None:
+    """Put a trainer where a snapshot was taken."""
+    if state.get("format") != FORMAT:
+        raise UserError(
+            f"the checkpoint in {trainer.directory.path} has the format {state.get('format')!r}, this version of madao "
+            f"reads {FORMAT}; resume it with the version that wrote it"
+        )
+    trainer.epoch, trainer.step, trainer.best = state["epoch"], state["step"], state["best"]
+    trainer.network.load_state_dict(state["model"])
+    trainer.optimizer.load_state_dict(state["optimizer"])
+    trainer.standard.load_state_dict(state["standard"])
+    trainer.totals.load_state_dict(state["totals"])
+    for name in _PARTS:
+        part = getattr(trainer, name)
+        if part is not None:
+            part.load_state_dict(state[name])
+    torch.set_rng_state(state["random"]["cpu"])
+    if trainer.device.type == "cuda" and "cuda" in state["random"]:
+        torch.cuda.set_rng_state(state["random"]["cuda"], trainer.device)

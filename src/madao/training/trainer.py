@@ -1,0 +1,325 @@
+"""The one loop that serves every method: weights on augmented training images, the policy on validation images."""
+
+import dataclasses
+import functools
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from madao.data import Batches, DataError
+from madao.policy import FrozenPolicy, Policy
+from madao.training import checkpoint
+from madao.training.build import (
+    Splits,
+    build_model,
+    build_policy,
+    build_standard,
+    default_model,
+    load_splits,
+    pick_device,
+)
+from madao.training.config import TrainConfig
+from madao.training.console import Console
+from madao.training.ema import WeightAverage
+from madao.training.errors import UserError, out_of_memory
+from madao.training.evaluate import Score, evaluate
+from madao.training.events import Events
+from madao.training.interrupt import Interrupted, StopRequest, stop_requests
+from madao.training.policy_learning import PolicyLearning
+from madao.training.result import FILE, Result
+from madao.training.rundir import METRICS, TIMING, RunDirectory
+from madao.training.schedule import learning_rate
+from madao.training.state import restore, snapshot
+from madao.training.totals import Totals
+
+_LOOK_EVERY = 20
+"""Steps between two looks at the loss, each of which makes the host wait for the device."""
+
+
+def run_directory(config: TrainConfig, splits: Splits) -> Path:
+    """Where a run goes: what `out` says, or a name made of what is run."""
+    if config.out is not None:
+        return Path(config.out)
+    method = Path(config.augment.method).stem
+    planted = "" if config.data.planted == "none" else f"-{config.data.planted}"
+    return (
+        Path("runs")
+        / f"{splits.name}{planted}-{config.model.name or default_model(splits.size)}-{method}-{config.seed}"
+    )
+
+
+class Trainer:
+    """Trains a model and learns its policy.
+
+    Args:
+        config: What to run.
+        splits: The images, where they are loaded already. By default those the configuration names.
+        title: Before each line it shows. By default the name of the run directory.
+    """
+
+    def __init__(self, config: TrainConfig, splits: Splits | None = None, title: str | None = None) -> None:
+        self.config = config
+        device = pick_device(config.device)
+        if config.out is not None:
+            RunDirectory(Path(config.out)).check(config)  # before the images are read, which may take a while
+        self.splits = load_splits(config.data) if splits is None else splits
+        self.directory = RunDirectory(run_directory(config, self.splits))
+        _set_precision(config)
+        self.fabric = Fabric(
+            accelerator=device.type,
+            devices=1 if device.index is None else [device.index],
+            precision="bf16-mixed" if config.precision == "bf16" else "32-true",
+        )
+        self.device = self.fabric.device
+        self.autocast = torch.bfloat16 if config.precision == "bf16" else None
+        torch.manual_seed(config.seed)
+        self.network = build_model(config.model, self.splits)
+        settings = config.optimizer
+        self.optimizer = torch.optim.SGD(
+            self.network.parameters(),
+            lr=settings.lr,
+            momentum=settings.momentum,
+            nesterov=settings.nesterov,
+            weight_decay=settings.weight_decay,
+        )
+        self.model, self._stepper = self.fabric.setup(self.network, self.optimizer)
+        self.policy = build_policy(config.augment, config.seed)
+        if self.policy is not None:
+            self.policy.to(self.device)
+        self.standard = build_standard(config.augment, self.splits, None, config.seed)
+        self.average = WeightAverage(self.network, config.ema) if config.ema else None
+        self.loss = functools.partial(F.cross_entropy, label_smoothing=settings.label_smoothing)
+        batches = functools.partial(Batches, device=self.device, workers=config.data.processes)
+        self.train_batches = batches(self.splits.train, config.batch_size, seed=config.seed)
+        self.learning = (
+            PolicyLearning(config, self.policy, self.network, self.loss, self.standard, self.splits, self.train_batches)
+            if isinstance(self.policy, Policy)
+            else None
+        )
+        self.epoch = self.step = 0
+        self.totals = Totals(self.device)
+        self.best: tuple[float, int] | None = None
+        self.title = title or self.directory.path.name
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of the optimizer in an epoch."""
+        return len(self.train_batches)
+
+    def fit(self) -> Result:
+        """Train to the end, or go on from the last checkpoint; then look at the test set, once.
+
+        Raises:
+            UserError: Something the user can mend.
+            Interrupted: By SIGINT or SIGTERM, after a checkpoint.
+        """
+        self._begin()
+        finished = self._finished_result()
+        if finished is not None:
+            return finished
+        config = self.config
+        self.console = Console(self.title, config.epochs * self.steps_per_epoch)
+        self.events = Events(self.directory.path / "tensorboard", self.step) if config.tensorboard else None
+        self._saved_at, self._tick = time.monotonic(), (time.monotonic(), self.totals.images)
+        try:
+            with stop_requests() as request:
+                self.console.start(self.step)
+                while self.epoch < config.epochs:
+                    self._train_epoch(request)
+                    self._end_epoch()
+            return self._finish()
+        except DataError as error:
+            raise UserError(str(error)) from None
+        except RuntimeError as error:
+            if out_of_memory(error):
+                size = max(config.batch_size // 2, 1)
+                raise UserError(
+                    f"out of memory at step {self.step + 1} with --batch_size {config.batch_size}; try --batch_size "
+                    f"{size}, or --accumulate {2 * config.accumulate}, which keeps the batch and halves the memory"
+                ) from None
+            raise
+        finally:
+            self.console.stop()
+            if self.events is not None:
+                self.events.close()
+
+    def _begin(self) -> None:
+        """Claim the directory, and take up what it holds."""
+        self.directory.claim(self.config)
+        state = self.directory.checkpoints.load()
+        if state is not None:
+            restore(self, state)
+        self.directory.rewind(-1 if state is None else self.step)
+        if state is None:
+            self.directory.write_environment(self.device)
+            indices = self.splits.validation_indices
+            split = {
+                "classes": list(self.splits.classes),
+                "mean": self.splits.mean,
+                "std": self.splits.std,
+                "validation": None if indices is None else indices.tolist(),
+                "skipped": self.splits.skipped,
+            }
+            self.directory.write_json("split.json", split)
+            self._record_policy()
+        if self.splits.skipped:
+            print(f"{self.title}: {self.splits.skipped} images could not be read and were skipped", flush=True)
+
+    def _train_epoch(self, request: StopRequest) -> None:
+        self.model.train()
+        start = self.step - self.epoch * self.steps_per_epoch
+        for images, labels in self.train_batches.epoch(self.epoch, start):
+            self._train_step(images, labels)
+            self.step += 1
+            if self.step % _LOOK_EVERY == 0:
+                self._look()
+            if request.number is not None:
+                self._look()
+                self._save()
+                raise Interrupted(request.number, self._how_to_resume())
+        self._look()
+
+    def _train_step(self, images: Tensor, labels: Tensor) -> None:
+        progress = self.step / self.steps_per_epoch
+        rate = learning_rate(self.config.optimizer, progress, self.config.epochs)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        draw = self.standard.sample(images)
+        cropped = self.standard.before(images, draw)
+        policy = self.policy
+        if self.learning is not None and not self.learning.applies(self.step):
+            policy = None
+        augmented = cropped if policy is None else policy(cropped)
+        inputs = self.standard.after(augmented, draw)
+        size = -(-len(labels) // self.config.accumulate)
+        for part_inputs, part_labels in zip(inputs.split(size), labels.split(size), strict=True):
+            outputs = self.model(part_inputs)
+            loss = self.loss(outputs, part_labels)
+            self.fabric.backward(loss * (len(part_labels) / len(labels)))
+            self.totals.add(loss.detach(), outputs.detach(), part_labels, self.step + 1)
+        if self.config.optimizer.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.config.optimizer.clip)
+        self._stepper.step()
+        self._stepper.zero_grad()
+        if self.average is not None:
+            self.average.update(self.network)
+        if self.learning is not None:
+            self.learning.step(progress / self.config.epochs, cropped, labels, draw)
+
+    def _look(self) -> None:
+        """Check the loss, show progress, and save if it is time."""
+        bad = self.totals.first_bad_step()
+        if bad is not None:
+            last = self.directory.checkpoints.load()
+            kept = "there is no checkpoint yet" if last is None else f"the checkpoint of step {last['step']} is kept"
+            raise UserError(
+                f"the loss is not finite at step {bad} (epoch {(bad - 1) // self.steps_per_epoch + 1}), {kept}; lower "
+                "--optimizer.lr, or set --optimizer.clip 1 or --optimizer.warmup 1"
+            )
+        now = time.monotonic()
+        self.console.step(self.step, self.totals.loss, self.totals.error, self._rate(now), self.policy)
+        if now - self._saved_at > 60 * self.config.checkpoint_minutes:
+            self._save()
+
+    def _rate(self, now: float) -> float:
+        since, images = self._tick
+        return (self.totals.images - images) / max(now - since, 1e-9)
+
+    def _end_epoch(self) -> None:
+        self.epoch += 1
+        seconds, rate = time.monotonic() - self._tick[0], self._rate(time.monotonic())
+        due = self.epoch % self.config.evaluate_every == 0 or self.epoch == self.config.epochs
+        score = self._score(self.splits.validation) if due else None
+        learning = self.learning
+        row = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "lr": self.optimizer.param_groups[0]["lr"],
+            "train_loss": self.totals.loss,
+            "train_error": self.totals.error,
+            "validation_loss": None if score is None else score.loss,
+            "validation_error": None if score is None else score.error,
+            "outer_updates": 0 if learning is None else learning.outer.updates,
+            "outer_skipped": 0 if learning is None else learning.outer.skipped,
+        }
+        self.directory.append_row("metrics.csv", METRICS, row)
+        timing = {"epoch": self.epoch, "step": self.step, "seconds": seconds, "images_per_second": rate}
+        self.directory.append_row("timing.csv", TIMING, timing)
+        self._record_policy()
+        if self.events is not None:
+            self.events.write(self.step, {**row, **timing}, self.policy, None if learning is None else learning.last)
+        if score is not None and (self.best is None or score.error < self.best[0]):
+            self.best = (score.error, self.epoch)
+            checkpoint.write(self.directory.best, self._weights(score.error))
+        self.console.epoch(row, self.config.epochs, rate, self.policy)
+        self.totals.clear()
+        self._save()
+        self._tick = (time.monotonic(), self.totals.images)
+
+    def _record_policy(self) -> None:
+        """The policy as it is now, and where it has been."""
+        if isinstance(self.policy, Policy | FrozenPolicy):
+            self.directory.write("policy.json", self.policy.spec().dumps())
+        if isinstance(self.policy, Policy):
+            if self.step == 0:
+                names = [operation.name for operation in self.policy.operations]
+                self.directory.append_json("trajectory.jsonl", {"step": 0, "operations": names})
+            learned = {name: getattr(self.policy, name).tolist() for name in ("selection", "application", "magnitude")}
+            self.directory.append_json("trajectory.jsonl", {"epoch": self.epoch, "step": self.step, **learned})
+
+    def _score(self, images: Any) -> Score:
+        model = self.network if self.average is None else self.average.module
+        batches = Batches(images, 500, self.device, shuffle=False, drop_last=False, workers=self.config.data.processes)
+        return evaluate(model, batches.epoch(0), self.standard, self.autocast)
+
+    def _weights(self, validation_error: float) -> dict[str, Any]:
+        """What the best checkpoint holds: enough to evaluate."""
+        model = self.network if self.average is None else self.average.module
+        return {
+            "model": model.state_dict(),
+            "classes": list(self.splits.classes),
+            "epoch": self.epoch,
+            "validation_error": validation_error,
+        }
+
+    def _finish(self) -> Result:
+        """Look at the test set, once, and write down how it ended."""
+        epoch, error = self.epoch, float(self.directory.read_metrics()[-1]["validation_error"])
+        if self.config.test_with == "best" and self.best is not None:
+            best = checkpoint.read(self.directory.best)
+            (self.network if self.average is None else self.average.module).load_state_dict(best["model"])
+            epoch, error = best["epoch"], best["validation_error"]
+        test = None if self.splits.test is None else self._score(self.splits.test)
+        selection: dict[str, float] = {}
+        if isinstance(self.policy, Policy):
+            means = self.policy.selection.detach().mean(0).tolist()
+            selection = {o.name: mean for o, mean in zip(self.policy.operations, means, strict=True)}
+        result = Result(None if test is None else test.error, error, epoch, str(self.directory.path), selection)
+        self.directory.write_json(FILE, dataclasses.asdict(result))
+        return result
+
+    def _finished_result(self) -> Result | None:
+        """The result of a run that has ended already."""
+        return Result.load(self.directory.path) if self.epoch >= self.config.epochs else None
+
+    def _save(self) -> None:
+        self.directory.checkpoints.save(snapshot(self))
+        self._saved_at = time.monotonic()
+
+    def _how_to_resume(self) -> str:
+        return (
+            f"stopped at step {self.step}, a checkpoint is written; go on with: madao train --out "
+            f"{self.directory.path} --resume"
+        )
+
+
+def _set_precision(config: TrainConfig) -> None:
+    """Convolutions of torch multiply in TF32 unless told otherwise."""
+    fast = config.precision != "32"
+    torch.backends.cuda.matmul.allow_tf32 = fast
+    torch.backends.cudnn.allow_tf32 = fast

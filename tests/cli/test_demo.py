@@ -1,0 +1,81 @@
+"""Does it learn? The answer is planted, so that it is known."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from madao.cli import main
+from madao.cli.demo import demo_config, family_share
+from madao.training.result import Result
+from madao.training.trainer import Trainer
+
+
+def test_the_demo_prints_a_table_goes_on_and_repeats_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["demo", "--planted", "translate", "--epochs", "2", "--out", str(tmp_path / "demo")]
+    assert main(arguments) == 0
+    first = capsys.readouterr().out
+    for method in ("standard", "uniform", "madao"):
+        assert re.search(rf"│ {method} +│ [\d.]+ % +│", first), first
+    assert "the policy chooses TranslateX and TranslateY in" in first
+    assert f"madao preview --policy {tmp_path}/demo/madao/policy.json" in first
+    assert main(arguments) == 0
+    again = capsys.readouterr().out
+    assert re.findall(r"│ \w+ +│ [\d.]+ %", again) == re.findall(r"│ \w+ +│ [\d.]+ %", first)
+    assert main([*arguments, "--epochs", "3"]) == 2
+    assert "was started with epochs = 2, not 3" in capsys.readouterr().err
+
+
+def test_rank_and_share_of_a_family() -> None:
+    policy = {"TranslateX": 0.1, "TranslateY": 0.3, "Rotate": 0.4, "Invert": 0.2}
+    result = Result(0.1, 0.1, 1, "", policy)
+    assert family_share(result, "translate") == pytest.approx((0.4, 0.8, 2))
+    assert family_share(result, "rotate") == (0.4, 1.6, 1)
+
+
+def errors_and_policy(planted: str, seed: int, folder: Path) -> tuple[dict[str, float], Result]:
+    results = {}
+    for method in ("standard", "uniform", "madao"):
+        results[method] = Trainer(demo_config(method, planted, seed, 72, folder)).fit()  # type: ignore[arg-type]
+    errors = {method: result.test_error for method, result in results.items() if result.test_error is not None}
+    return errors, results["madao"]
+
+
+def check_known_answer(planted: str, seed: int, folder: Path) -> None:
+    errors, learned = errors_and_policy(planted, seed, folder)
+    share, times, rank = family_share(learned, planted)
+    print(planted, seed, {method: f"{100 * error:.2f} %" for method, error in errors.items()}, share, times, rank)
+    assert rank <= 2
+    assert times >= 3
+    assert errors["madao"] < errors["uniform"]
+    assert errors["madao"] < errors["standard"]
+
+
+def test_the_known_answer_is_found(tmp_path: Path) -> None:
+    """One seed here; all of them with `make test-slow`."""
+    check_known_answer("rotate", 0, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("planted", ["rotate", "translate"])
+def test_the_known_answer_is_found_for_every_seed(planted: str, seed: int, tmp_path: Path) -> None:
+    check_known_answer(planted, seed, tmp_path)
+
+
+@pytest.mark.slow
+def test_where_nothing_is_planted_learning_does_no_harm(tmp_path: Path) -> None:
+    """Over three seeds, within the noise of 449 test digits: half a percent is two of them."""
+    found = [errors_and_policy("none", seed, tmp_path / str(seed))[0] for seed in (0, 1, 2)]
+    print(found)
+    means = {method: sum(errors[method] for errors in found) / 3 for method in ("uniform", "madao")}
+    assert means["madao"] <= means["uniform"] + 0.005
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planted", ["brightness", "shear"])
+def test_other_shifts_are_reported(planted: str, tmp_path: Path) -> None:
+    """Other operations can serve there, so that only the error is held to something."""
+    errors, learned = errors_and_policy(planted, 0, tmp_path)
+    print(planted, errors, family_share(learned, planted))
+    assert errors["madao"] < errors["standard"]

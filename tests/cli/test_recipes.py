@@ -1,0 +1,109 @@
+"""Every recipe parses, builds its model and trains on fake data of its shape."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from madao.cli import main
+from madao.cli.recipes import FOLDER, METHODS, paper_numbers
+from madao.cli.train import read_config
+from madao.data import Pixels
+from madao.models import WideResNet
+from madao.training.build import Splits
+from madao.training.trainer import Trainer
+
+RECIPES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+# Classes, side of the stored images, and the numbers of the paper's tables.
+PAPER = {
+    "cifar10-wrn-28-2": (10, 32, {"standard": "4.8", "autoaugment": "4.7", "randaugment": "4.7", "madao": "4.6"}),
+    "cifar10-wrn-40-2": (10, 32, {"standard": "4.5", "autoaugment": "4.3", "randaugment": "4.3", "madao": "4.2"}),
+    "cifar10-wrn-28-10": (10, 32, {"standard": "3.4", "autoaugment": "3.1", "randaugment": "3.1", "madao": "3.1"}),
+    "cifar10-resnet18": (10, 32, {"standard": "5.2", "autoaugment": "4.5", "randaugment": "4.5", "madao": "4.4"}),
+    "cifar100-wrn-28-2": (100, 32, {"standard": "24.8", "autoaugment": "24.0", "randaugment": "24.0", "madao": "23.9"}),
+    "svhn-wrn-28-2": (10, 32, {"standard": "2.9", "randaugment": "2.6", "madao": "2.5"}),
+    "imagenet-resnet50": (1000, 256, {"standard": "23.7/6.9", "randaugment": "22.5/6.4", "madao": "23.0/6.6"}),
+    "flowers102-resnet18": (102, 256, {"standard": "10.7", "randaugment": "8.5", "madao": "7.5"}),
+    "oxford-pets-resnet18": (37, 256, {"standard": "15.0", "randaugment": "13.4", "madao": "12.5"}),
+    "fgvc-aircraft-resnet18": (70, 256, {"standard": "12.8", "randaugment": "9.7", "madao": "8.7"}),
+    "stanford-cars-resnet18": (196, 256, {"standard": "14.2", "randaugment": "11.3", "madao": "10.8"}),
+}
+
+
+def test_there_is_one_for_each_row_of_the_tables() -> None:
+    assert set(RECIPES) == set(PAPER)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_numbers_and_header(name: str) -> None:
+    assert paper_numbers(FOLDER / f"{name}.yaml") == PAPER[name][2]
+    text = (FOLDER / f"{name}.yaml").read_text()
+    assert f"madao train --recipe {name} --data.root FOLDER" in text
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_appendix(name: str) -> None:
+    config = read_config(["--recipe", name])
+    outer, optimizer = config.outer, config.optimizer
+    assert (outer.every, outer.warmup, outer.steps, outer.scale, outer.lr) == (30, 20, 5, 1e-3, 1e-2)
+    assert (outer.estimator, outer.solver, outer.optimizer) == ("relaxed", "neumann", "rmsprop")
+    assert config.augment.stages == 2
+    assert config.data.validation == (0.01 if name.startswith("imagenet") else 0.1)
+    expected = {
+        "cifar": (200, 128, 0.1, 5e-4, "cosine", []),
+        "svhn": (160, 128, 5e-3, 1e-4, "step", [80, 120]),
+        "imagenet": (180, 1024, 0.4, 1e-4, "step", [60, 120, 160]),
+    }.get(name.split("-")[0].rstrip("10"), (200, 64, 0.1, 5e-4, "cosine", []))
+    found = (config.epochs, config.batch_size, optimizer.lr, optimizer.weight_decay)
+    assert (*found, optimizer.schedule, optimizer.milestones) == expected
+    assert optimizer.momentum == 0.9
+    assert config.augment.cutout == (16 if PAPER[name][1] == 32 else 0)
+    assert config.augment.flip is (not name.startswith("svhn"))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_it_builds_and_trains_two_steps_with_an_outer_step(name: str, tmp_path: Path) -> None:
+    classes, stored, _ = PAPER[name]
+    size = 32 if stored == 32 else 64  # half a minute less than 224, through the same code
+    generator = torch.Generator().manual_seed(0)
+    side = stored if stored == 32 else 73
+
+    def fake(count: int) -> Pixels:
+        images = torch.randint(0, 256, (count, 3, side, side), generator=generator, dtype=torch.uint8)
+        return Pixels(images, torch.randint(0, classes, (count,), generator=generator))
+
+    config = read_config(["--recipe", name, "--out", str(tmp_path / "run"), "--device", "cpu"])
+    config = dataclasses.replace(
+        config,
+        data=dataclasses.replace(config.data, size=size),
+        model=dataclasses.replace(config.model, stem="imagenet" if "resnet" in name and stored != 32 else "auto"),
+        outer=dataclasses.replace(config.outer, every=2, warmup=0, steps=1),
+        batch_size=2,
+        epochs=1,
+        tensorboard=False,
+    )
+    data = fake(4), fake(4), fake(2)
+    names = tuple(str(label) for label in range(classes))
+    splits = Splits(config.data.name or "", names, *data, True, size, (0.5,) * 3, (0.25,) * 3, None, 0)
+    trainer = Trainer(config, splits)
+    if "wrn" in name:
+        assert isinstance(trainer.network, WideResNet)
+    trainer.fit()
+    assert trainer.step == 2
+    assert trainer.learning is not None
+    # On two images the curvature may be too much for the series: then it says so and leaves the policy alone.
+    assert trainer.learning.outer.updates + trainer.learning.outer.skipped == 1
+
+
+def test_the_list_shows_every_recipe_with_its_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes"]) == 0
+    printed = capsys.readouterr().out
+    for method in METHODS:
+        assert method in printed
+    for name, (_, _, numbers) in PAPER.items():
+        line = next(line for line in printed.splitlines() if name in line)
+        assert all(number in line for number in numbers.values())
+    assert main(["recipes", "--show", "svhn-wrn-28-2"]) == 0
+    assert "milestones: [80, 120]" in capsys.readouterr().out

@@ -1,0 +1,242 @@
+"""`madao train`: the happy path, and every mistake as one line with exit code 2."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+import madao
+from madao.cli import main
+from madao.cli.train import read_config
+from madao.training.config import TrainConfig
+from madao.training.trainer import Trainer
+
+QUICK = ["--epochs", "1", "--tensorboard", "false", "--device", "cpu", "--data.workers", "0"]
+
+
+def folder(root: Path, classes: tuple[str, ...] = ("cat", "dog"), count: int = 6, side: int = 20) -> Path:
+    generator = np.random.default_rng(0)
+    for label, name in enumerate(classes):
+        (root / name).mkdir(parents=True)
+        for number in range(count):
+            values = generator.integers(0, 100, (side, side + 4, 3), dtype=np.uint8) + 60 * label
+            Image.fromarray(values.astype(np.uint8)).save(root / name / f"{number}.png")
+    return root
+
+
+def fails(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line of an error."""
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    lines = printed.err.strip().splitlines()
+    assert len(lines) == 1, printed.err
+    assert "Traceback" not in printed.err
+    return lines[0]
+
+
+def test_a_folder_of_images_becomes_a_model_and_a_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root, out = folder(tmp_path / "photos"), tmp_path / "run"
+    arguments = ["--data.root", str(root), "--data.size", "16", "--batch_size", "4", "--out", str(out), *QUICK]
+    assert main(["train", *arguments, "--outer.every", "1", "--outer.warmup", "0"]) == 0
+    printed = capsys.readouterr().out
+    assert "validation error" in printed
+    assert "there is no test set" in printed
+    assert f"madao preview --policy {out}/policy.json" in printed
+    assert madao.PolicySpec.load(out / "policy.json")
+    assert yaml.safe_load((out / "config.yaml").read_text())["data"]["root"] == str(root)
+    assert main(["evaluate", "--run", str(out), "--split", "validation"]) == 0
+    assert re.search(r"validation error [\d.]+ % \(\d of 2\)", capsys.readouterr().out)
+
+
+def test_train_validation_and_test_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for split in ("train", "val", "test"):
+        folder(tmp_path / "photos" / split)
+    arguments = ["--data.root", str(tmp_path / "photos"), "--data.size", "16", "--out", str(tmp_path / "run"), *QUICK]
+    assert main(["train", *arguments]) == 0
+    assert "test error" in capsys.readouterr().out
+    assert main(["evaluate", "--run", str(tmp_path / "run")]) == 0
+    assert "(epoch 1)" in capsys.readouterr().out
+
+
+def test_images_that_do_not_fit_in_memory_come_from_workers(tmp_path: Path) -> None:
+    arguments = ["--data.root", str(folder(tmp_path / "photos")), "--data.size", "16", "--data.memory", "0"]
+    arguments += ["--batch_size", "4", *QUICK, "--data.workers", "1"]
+    assert main(["train", *arguments, "--out", str(tmp_path / "streamed")]) == 0
+    assert main(["train", *arguments, "--data.memory", "1", "--out", str(tmp_path / "resident")]) == 0
+    # The same images in the same order: the same weights.
+    states = [torch.load(tmp_path / name / "checkpoints/last.pt")["model"] for name in ("streamed", "resident")]
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+def test_flags_come_after_yaml_and_yaml_after_recipes(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("epochs: 7\nbatch_size: 32\n")
+    config = read_config(
+        ["--recipe", "cifar10-wrn-28-2", "--config", str(tmp_path / "mine.yaml"), "--batch_size", "16", "--resume"]
+    )
+    assert (config.model.name, config.epochs, config.batch_size, config.resume) == ("wrn-28-2", 7, 16, True)
+    assert read_config(["--recipe=svhn-wrn-28-2"]).epochs == 160
+    assert read_config([]) == TrainConfig()
+
+
+def test_resuming_needs_only_the_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["train", "--out", str(tmp_path / "run"), *QUICK]
+    assert main([*arguments, "--seed", "3"]) == 0
+    first = capsys.readouterr().out.splitlines()[-1]
+    assert main(["train", "--out", str(tmp_path / "run"), "--resume"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == first
+    message = fails(["train", "--out", str(tmp_path / "run"), "--resume", "--seed", "4"], capsys)
+    assert "was started with seed = 3, not 4" in message
+
+
+def test_unknown_names_suggest_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "typo.yaml").write_text("optimizer:\n  learning_rat: 0.1\nepohcs: 3\n")
+    for arguments, message in (
+        (["train", "--data.rot", "x"], "unknown option '--data.rot'; did you mean '--data.root'?"),
+        (["train", "--lr", "1"], "unknown option '--lr'; did you mean '--optimizer.lr'?"),
+        (["train", "--recipe", "cifar10-wrn-28-3"], "did you mean 'cifar10-wrn-28-2'?"),
+        (["train", "--config", str(tmp_path / "typo.yaml")], "unknown setting"),
+        (["train", "--model.name", "resnet19"], "unknown model 'resnet19'; did you mean 'resnet18'?"),
+        (["train", "--data.name", "cifar11"], "did you mean 'cifar10'?"),
+        (["train", "--augment.method", "randaug"], "did you mean 'randaugment'?"),
+        (["train", "--augment.without", "[Rotat]"], "did you mean 'Rotate'?"),
+        (["trian"], "unknown command 'trian'; did you mean 'train'?"),
+        (["evaluate", "--rn", "x"], "unknown option '--rn'; did you mean '--run'?"),
+        (["recipes", "--show", "svhn"], "did you mean 'svhn-wrn-28-2'?"),
+    ):
+        assert message in fails([*arguments], capsys), arguments
+
+
+def test_a_misspelt_setting_in_yaml_suggests_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "typo.yaml").write_text("epohcs: 3\n")
+    message = fails(["train", "--config", str(tmp_path / "typo.yaml")], capsys)
+    assert "'epohcs'" in message
+    assert "did you mean 'epochs'?" in message
+
+
+def test_bad_values_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "nowhere"
+    for arguments, message in (
+        (["--epochs", "x"], "--epochs: expected a whole number, got 'x'"),
+        (["--epochs", "0"], "--epochs must be at least 1, got 0"),
+        (["--outer.estimator", "magic"], "--outer.estimator: expected one of influence, relaxed, got 'magic'"),
+        (["--data.root", str(missing)], f"there is no folder {missing}"),
+        (["--config", str(missing)], "File does not exist"),
+        (["--data.validation", "1.5"], "--data.validation must lie between 0 and 1"),
+        (["--device", "tpu"], "--device must be auto, cpu, cuda"),
+        (["--augment.method", str(missing / "policy.json")], "there is no policy file"),
+        (["--data.planted", "rotate", "--data.name", "cifar10"], "--data.planted belongs to the data set digits"),
+        (["--data.name", "folder"], "needs --data.root"),
+        (["--model.pretrained", str(missing)], str(missing)),
+    ):
+        assert message in fails(["train", *arguments, "--out", str(tmp_path / "run")], capsys), arguments
+    assert not (tmp_path / "run").exists()
+
+
+def test_bad_data_is_one_line_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def train(root: Path, *more: str) -> list[str]:
+        return ["train", "--data.root", str(root), "--data.size", "16", "--out", str(tmp_path / "run"), *QUICK, *more]
+
+    empty = folder(tmp_path / "empty")
+    (empty / "zebra").mkdir()
+    assert "zebra" in fails(train(empty), capsys)
+
+    corrupt = folder(tmp_path / "corrupt")
+    (corrupt / "cat" / "3.png").write_bytes(b"not an image")
+    message = fails(train(corrupt), capsys)
+    assert str(corrupt / "cat" / "3.png") in message
+    assert "--data.on_error skip" in message
+
+    lacking = tmp_path / "lacking"
+    folder(lacking / "train", ("cat", "dog", "emu"))
+    folder(lacking / "val", ("cat", "dog"))
+    assert "the validation split has no image of 1 of the 3 classes (emu)" in fails(train(lacking), capsys)
+
+    single = folder(tmp_path / "single")
+    folder(tmp_path / "one", ("emu",), count=1)
+    (tmp_path / "one" / "emu").rename(single / "emu")
+    assert "emu" in fails(train(single), capsys)
+    assert not (tmp_path / "run").exists()
+
+    assert main(train(corrupt, "--data.on_error", "skip")) == 0
+    assert "1 images could not be read and were skipped" in capsys.readouterr().out
+
+
+def test_a_directory_that_holds_another_run_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["train", "--out", str(tmp_path / "run"), *QUICK]
+    assert main(arguments) == 0
+    capsys.readouterr()
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert "already holds a run; go on with it by --resume" in fails(arguments, capsys)
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("precious")
+    assert "is no run directory" in fails(["train", "--out", str(tmp_path / "other"), *QUICK], capsys)
+
+
+def test_a_loss_that_runs_away_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["train", "--out", str(tmp_path / "run"), *QUICK, "--epochs", "30", "--optimizer.lr", "1e30"]
+    assert re.search(r"the loss is not finite at step \d+ ", fails(arguments, capsys))
+
+
+def test_a_malicious_checkpoint_or_policy_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import pickle
+
+    class Attack:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (Path.touch, (Path(tmp_path / "owned"),))  # type: ignore[return-value]
+
+    assert main(["train", "--out", str(tmp_path / "run"), *QUICK]) == 0
+    for name in ("last.pt", "previous.pt", "best.pt"):
+        with (tmp_path / "run" / "checkpoints" / name).open("wb") as file:
+            torch.save({"model": Attack()}, file)
+    (tmp_path / "policy.json").write_bytes(pickle.dumps(Attack()))
+    capsys.readouterr()
+    assert "cannot read the checkpoint" in fails(["train", "--out", str(tmp_path / "run"), "--resume"], capsys)
+    assert "cannot read the checkpoint" in fails(["evaluate", "--run", str(tmp_path / "run")], capsys)
+    fails(["train", "--augment.method", str(tmp_path / "policy.json"), "--out", str(tmp_path / "new")], capsys)
+    assert not (tmp_path / "owned").exists()
+
+
+def test_more_classes_than_the_head(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small, large = folder(tmp_path / "two"), folder(tmp_path / "three", ("cat", "dog", "emu"))
+    out = str(tmp_path / "run")
+    assert main(["train", "--data.root", str(small), "--data.size", "16", "--out", out, *QUICK]) == 0
+    capsys.readouterr()
+    message = fails(["evaluate", "--run", out, "--root", str(large), "--split", "validation"], capsys)
+    assert "the data has 3 classes, the model of" in message
+
+
+def test_interrupted_it_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import signal
+
+    step = Trainer._train_step
+
+    def interrupted(trainer: Trainer, images: torch.Tensor, labels: torch.Tensor) -> None:
+        step(trainer, images, labels)
+        if trainer.step == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    out = str(tmp_path / "run")
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_train_step", interrupted)
+        assert main(["train", "--out", out, *QUICK]) == 130
+    assert f"stopped at step 3, a checkpoint is written; go on with: madao train --out {out} --resume" in (
+        capsys.readouterr().err
+    )
+    assert main(["train", "--out", out, "--resume"]) == 0
+
+
+def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--help"]) == 0
+    printed = capsys.readouterr().out
+    for option in ("--data.root", "--outer.estimator", "--recipe", "--resume", "--precision"):
+        assert option in printed
+    assert "Inner steps between two outer steps" in printed
+    assert main([]) == 0
+    assert "usage: madao COMMAND" in capsys.readouterr().out

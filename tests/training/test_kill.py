@@ -1,0 +1,71 @@
+"""A run that is killed at any moment, without warning, ends as if nothing had happened."""
+
+import dataclasses
+import multiprocessing
+import random
+import time
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import torch
+
+from madao.training import trainer
+from madao.training.config import AugmentConfig, DataConfig, OuterConfig, TrainConfig
+from tests.training.test_trainer import assert_same_run, final_state
+
+KILLS = 20
+
+
+def run(config: TrainConfig, started: Event) -> None:
+    torch.set_num_threads(1)
+    trainer._LOOK_EVERY = 4  # a checkpoint every fourth step
+    fresh = trainer.Trainer(config)
+    started.set()
+    fresh.fit()
+
+
+def test_killed_at_twenty_random_moments_it_ends_bit_identically(tmp_path: Path) -> None:
+    config = TrainConfig(
+        data=DataConfig(planted="rotate"),
+        augment=AugmentConfig(padding=1, cutout=3),
+        outer=OuterConfig(every=3, warmup=2, batch_size=32, train_batch_size=32),
+        epochs=20,
+        batch_size=64,
+        ema=0.95,
+        checkpoint_minutes=0.0,
+        tensorboard=False,
+        device="cpu",
+        out=str(tmp_path / "whole"),
+    )
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["madao.training.trainer", "sklearn.datasets"])
+
+    def start(settings: TrainConfig) -> multiprocessing.process.BaseProcess:
+        started = processes.Event()
+        process = processes.Process(target=run, args=(settings, started))
+        process.start()
+        assert started.wait(60)
+        return process
+
+    whole, begin = start(config), time.monotonic()
+    whole.join()
+    duration = time.monotonic() - begin
+    assert whole.exitcode == 0
+
+    killed = dataclasses.replace(config, out=str(tmp_path / "killed"), resume=True)
+    moments, steps = random.Random(0), set()
+    for _ in range(KILLS):
+        process = start(killed)
+        process.join(moments.uniform(0, duration / KILLS))  # so that the last kill still finds it at work
+        assert process.exitcode is None
+        process.kill()
+        process.join()
+        if (tmp_path / "killed" / "checkpoints" / "last.pt").exists():
+            steps.add(final_state(tmp_path / "killed")["step"])
+    assert len(steps) >= 5, "the kills should fall all over the run"
+    last = start(killed)
+    last.join()
+    assert last.exitcode == 0
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+    results = [(tmp_path / name / "result.json").read_text() for name in ("whole", "killed")]
+    assert results[0].replace("whole", "killed") == results[1]

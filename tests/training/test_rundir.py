@@ -1,0 +1,345 @@
+"""The run directory: whose it is, and files that do not show an interruption."""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from madao.training.config import (
+    AugmentConfig,
+    DataConfig,
+    OptimizerConfig,
+    TrainConfig,
+    as_plain,
+    from_plain,
+)
+from madao.training.errors import UserError
+from madao.training.rundir import METRICS, TIMING, RunDirectory
+
+CONFIG = TrainConfig(
+    epochs=3,
+    data=DataConfig(root="/data/é", workers=2),
+    augment=AugmentConfig(limits={"Rotate": 10.0}, without=["Invert"]),
+    optimizer=OptimizerConfig(lr=1e-5, weight_decay=3e-7, schedule="step", milestones=[1, 2.5]),
+)
+
+
+def plain(**changes: Any) -> TrainConfig:
+    """CONFIG, resumed, with other values: `data__root` for data.root."""
+    content = as_plain(CONFIG) | {"resume": True}
+    for name, value in changes.items():
+        *parts, last = name.split("__")
+        place = content
+        for part in parts:
+            place = place[part]
+        place[last] = value
+    return from_plain(content)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    """A directory that is claimed."""
+    directory = RunDirectory(tmp_path / "run")
+    directory.claim(CONFIG)
+    return directory
+
+
+def refusal(directory: RunDirectory, config: TrainConfig) -> str:
+    """What `claim` says, in one line, having changed nothing."""
+    before = files(directory.path)
+    with pytest.raises(UserError) as caught:
+        directory.claim(config)
+    assert files(directory.path) == before
+    text = str(caught.value)
+    assert str(directory.path) in text
+    assert "\n" not in text
+    return text
+
+
+def files(path: Path) -> dict[str, bytes]:
+    if path.is_file():
+        return {"": path.read_bytes()}
+    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+
+
+def metrics(epoch: int, step: int, **values: Any) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(METRICS, 0.5)
+    return row | {"epoch": epoch, "step": step, "outer_updates": 7, "outer_skipped": 0} | values
+
+
+def write_epochs(run: RunDirectory, *epochs: int) -> None:
+    """Ten steps an epoch."""
+    for epoch in epochs:
+        run.append_row("metrics.csv", METRICS, metrics(epoch, 10 * epoch))
+        timing = {"epoch": epoch, "step": 10 * epoch, "seconds": 1.5, "images_per_second": 1e3}
+        run.append_row("timing.csv", TIMING, timing)
+        run.append_json("trajectory.jsonl", {"epoch": epoch, "step": 10 * epoch, "selection": [0.1 * epoch]})
+
+
+def steps(run: RunDirectory) -> list[list[int]]:
+    """The steps of metrics.csv, timing.csv and trajectory.jsonl."""
+    tables = [(run.path / name).read_text().splitlines() for name in ("metrics.csv", "timing.csv")]
+    found = [[int(line.split(",")[1]) for line in table[1:]] for table in tables]
+    lines = (run.path / "trajectory.jsonl").read_text().splitlines()
+    return [*found, [json.loads(line)["step"] for line in lines]]
+
+
+@pytest.mark.parametrize("there", ["no", "empty", "deep"])
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_new_or_empty_directory_is_claimed(tmp_path: Path, there: str, resume: bool) -> None:
+    path = tmp_path / "a" / "b" / "run" if there == "deep" else tmp_path / "run"
+    if there == "empty":
+        path.mkdir()
+    directory = RunDirectory(path)
+    assert directory.saved_config() is None
+    config = plain() if resume else CONFIG
+    directory.check(config)
+    assert path.exists() == (there == "empty")
+    directory.claim(config)
+    assert {file.name for file in path.iterdir()} == {"config.yaml"}
+    found = directory.saved_config()
+    assert found == as_plain(config)
+    assert from_plain(found) == config
+
+
+def test_the_settings_are_written_in_their_order_as_they_are_read(run: RunDirectory) -> None:
+    text = (run.path / "config.yaml").read_text(encoding="utf-8")
+    assert "/data/é" in text
+    assert list(yaml.safe_load(text)) == list(as_plain(CONFIG))
+
+
+def test_a_directory_with_other_things_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    for config in (CONFIG, plain()):
+        text = refusal(RunDirectory(tmp_path), config)
+        assert text.endswith("exists and is no run directory; choose another --out")
+
+
+def test_a_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.write_text("not a directory")
+    for config in (CONFIG, plain()):
+        assert refusal(RunDirectory(path), config).endswith("is no run directory; choose another --out")
+
+
+def test_a_run_is_not_overwritten_without_resume(run: RunDirectory) -> None:
+    write_epochs(run, 1)
+    for config in (CONFIG, TrainConfig()):
+        text = refusal(run, config)
+        assert "already holds a run" in text
+        assert "--resume" in text
+        assert "--out" in text
+
+
+def test_a_run_is_resumed_with_the_same_settings(run: RunDirectory) -> None:
+    write_epochs(run, 1)
+    before = files(run.path)
+    run.claim(plain())
+    assert files(run.path) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "before", "now"),
+    [
+        ("epochs", 3, 4),
+        ("seed", 0, 1),
+        ("precision", "32", "bf16"),
+        ("data.name", None, "digits"),
+        ("data.validation", 0.1, 0.2),
+        ("optimizer.lr", 1e-5, 2e-5),
+        ("optimizer.milestones", [1, 2.5], [1, 2]),
+        ("augment.without", ["Invert"], []),
+        ("augment.limits.Rotate", 10.0, 20.0),
+        ("outer.warmup", None, 0.0),
+    ],
+)
+def test_a_run_is_not_resumed_with_other_settings(run: RunDirectory, key: str, before: Any, now: Any) -> None:
+    text = refusal(run, plain(**{key.replace(".", "__"): now}))
+    assert f"was started with {key} = {before!r}, not {now!r};" in text
+    assert f"without --{key}, or choose another --out" in text
+
+
+def test_an_operation_that_was_not_limited_is_another_setting(run: RunDirectory) -> None:
+    text = refusal(run, plain(augment__limits={"Rotate": 10.0, "ShearX": 0.1}))
+    assert "augment.limits.ShearX = None, not 0.1" in text
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("out", "elsewhere"),
+        ("device", "cuda:1"),
+        ("tensorboard", False),
+        ("checkpoint_minutes", 0.5),
+        ("data.root", "/mnt/data"),
+        ("data.workers", 0),
+        ("data.memory", 1.0),
+    ],
+)
+def test_where_and_how_it_runs_may_change(run: RunDirectory, key: str, value: Any) -> None:
+    before = files(run.path)
+    run.claim(plain(**{key.replace(".", "__"): value}))
+    assert files(run.path) == before
+    # And nothing else with it.
+    assert "epochs = 3" in refusal(run, plain(**{key.replace(".", "__"): value, "epochs": 4}))
+
+
+@pytest.mark.parametrize("content", ["", "epochs", "- 1\n- 2\n", "3.5"])
+def test_damaged_settings_are_reported_in_one_line(run: RunDirectory, content: str) -> None:
+    (run.path / "config.yaml").write_text(content)
+    for config in (CONFIG, plain()):
+        text = refusal(run, config)
+        assert "config.yaml is damaged" in text
+        assert "--out" in text
+
+
+@pytest.mark.parametrize(
+    "content", [b"data: {name: dig", b"epochs: 3\n  - x: [", b"\xff\xfe\x00\x80", b"epochs: 3\0\0\0"]
+)
+def test_settings_that_are_no_yaml_are_reported_in_one_line(run: RunDirectory, content: bytes) -> None:
+    (run.path / "config.yaml").write_bytes(content)
+    assert "config.yaml is damaged" in refusal(run, plain())
+
+
+def test_a_claim_that_was_killed_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", None)
+        with pytest.raises(TypeError):
+            directory.claim(CONFIG)
+    directory.claim(CONFIG)
+
+
+def test_a_text_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = RunDirectory(tmp_path)
+    directory.write("policy.json", "old")
+    calls: list[str] = []
+    sync, rename = os.fsync, os.replace
+
+    def fsync(handle: int) -> None:
+        calls.append(f"sync {os.fstat(handle).st_size}")
+        assert (tmp_path / "policy.json").read_text() == "old"
+        sync(handle)
+
+    def replace(source: Path, target: Path) -> None:
+        calls.append("rename")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    directory.write("policy.json", "new and longer")
+    assert calls == ["sync 14", "rename"]
+    assert files(tmp_path) == {"policy.json": b"new and longer"}
+
+
+def test_a_write_that_fails_leaves_the_old_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = RunDirectory(tmp_path)
+    directory.write("policy.json", "old")
+
+    def full(handle: int) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="no space left"):
+            directory.write("policy.json", "new")
+    assert (tmp_path / "policy.json").read_text() == "old"
+    directory.write("policy.json", "newer")
+    assert files(tmp_path) == {"policy.json": b"newer"}
+
+
+def test_json_is_written_to_be_read(tmp_path: Path) -> None:
+    content = {"classes": ["é", "b"], "mean": [0.1, 1 / 3], "validation": None}
+    RunDirectory(tmp_path).write_json("split.json", content)
+    text = (tmp_path / "split.json").read_text(encoding="utf-8")
+    assert json.loads(text) == content
+    assert "é" in text
+    assert text.endswith("}\n")
+
+
+def test_rows_have_one_header_and_empty_cells_for_none(run: RunDirectory) -> None:
+    run.append_row("metrics.csv", METRICS, metrics(1, 10, validation_loss=None, validation_error=None))
+    run.append_row("metrics.csv", METRICS, metrics(2, 20))
+    lines = (run.path / "metrics.csv").read_text().splitlines()
+    assert lines == [",".join(METRICS), "1,10,0.5,0.5,0.5,,,7,0", "2,20,0.5,0.5,0.5,0.5,0.5,7,0"]
+    assert [row["validation_loss"] for row in run.read_metrics()] == ["", "0.5"]
+
+
+def test_floats_read_back_as_the_same_number(run: RunDirectory) -> None:
+    values = [1 / 3, 0.1 + 0.2, 5e-324, 1.7976931348623157e308, 1e-7, math.pi, 0.0, 1e22, math.inf]
+    for number, value in enumerate(values):
+        run.append_row("metrics.csv", METRICS, metrics(number, number, train_loss=value))
+    run.rewind(1000)
+    assert [float(row["train_loss"]) for row in run.read_metrics()] == values
+
+
+@pytest.mark.parametrize(
+    ("step", "kept"), [(0, []), (9, []), (10, [10]), (25, [10, 20]), (30, [10, 20, 30]), (99, [10, 20, 30])]
+)
+def test_rows_after_a_step_are_forgotten(run: RunDirectory, step: int, kept: list[int]) -> None:
+    write_epochs(run, 1, 2, 3)
+    run.rewind(step)
+    assert steps(run) == [kept] * 3
+
+
+def test_after_a_rewind_the_files_are_those_of_a_run_that_went_through(run: RunDirectory, tmp_path: Path) -> None:
+    through = RunDirectory(tmp_path / "through")
+    through.claim(CONFIG)
+    write_epochs(through, 1, 2, 3, 4)
+    write_epochs(run, 1, 2, 3)
+    run.rewind(20)
+    write_epochs(run, 3, 4)
+    assert files(run.path) == files(through.path)
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "timing.csv", "trajectory.jsonl"])
+@pytest.mark.parametrize("step", [20, 30])
+def test_a_line_cut_short_by_a_crash_is_forgotten(run: RunDirectory, name: str, step: int) -> None:
+    """Wherever it was cut."""
+    write_epochs(run, 1, 2)
+    two, before = files(run.path), (run.path / name).read_bytes()
+    write_epochs(run, 3)
+    whole = (run.path / name).read_bytes()
+    assert len(whole) > len(before) + 10
+    for length in range(len(before), len(whole)):
+        (run.path / name).write_bytes(whole[:length])
+        run.rewind(step)
+        assert (run.path / name).read_bytes() == before
+    run.rewind(20)
+    assert files(run.path) == two
+
+
+@pytest.mark.parametrize("length", [0, 1, 5, 9])
+def test_a_header_cut_short_is_written_again(run: RunDirectory, length: int) -> None:
+    (run.path / "metrics.csv").write_text(",".join(METRICS)[:length])
+    run.rewind(0)
+    run.append_row("metrics.csv", METRICS, metrics(1, 10))
+    assert [row["step"] for row in run.read_metrics()] == ["10"]
+
+
+def test_lines_of_rubbish_and_what_follows_are_forgotten(run: RunDirectory) -> None:
+    write_epochs(run, 1)
+    before = files(run.path)
+    for name in ("metrics.csv", "timing.csv", "trajectory.jsonl"):
+        with (run.path / name).open("a") as file:
+            file.write("\0\0\0\0\n")
+    write_epochs(run, 2)
+    run.rewind(99)
+    assert files(run.path) == before
+
+
+def test_where_nothing_was_written_there_is_nothing_to_forget(run: RunDirectory) -> None:
+    before = files(run.path)
+    run.rewind(0)
+    assert files(run.path) == before
+
+
+def test_the_first_line_of_a_trajectory_has_no_epoch(run: RunDirectory) -> None:
+    run.append_json("trajectory.jsonl", {"step": 0, "operations": ["Rotate"]})
+    write_epochs(run, 1, 2)
+    run.rewind(10)
+    assert steps(run)[2] == [0, 10]
