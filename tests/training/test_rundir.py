@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from madao.training.config import (
     from_plain,
 )
 from madao.training.errors import UserError
-from madao.training.rundir import METRICS, TIMING, RunDirectory
+from madao.training.rundir import LOCK, METRICS, TIMING, RunDirectory
 
 CONFIG = TrainConfig(
     epochs=3,
@@ -44,15 +45,23 @@ def plain(**changes: Any) -> TrainConfig:
 def run(tmp_path: Path) -> RunDirectory:
     """A directory that is claimed."""
     directory = RunDirectory(tmp_path / "run")
-    directory.claim(CONFIG)
+    claim(directory, CONFIG)
     return directory
+
+
+def claim(directory: RunDirectory, config: TrainConfig) -> None:
+    """Claim it for a moment."""
+    try:
+        directory.claim(config)
+    finally:
+        directory.release()
 
 
 def refusal(directory: RunDirectory, config: TrainConfig) -> str:
     """What `claim` says, in one line, having changed nothing."""
     before = files(directory.path)
     with pytest.raises(UserError) as caught:
-        directory.claim(config)
+        claim(directory, config)
     assert files(directory.path) == before
     text = str(caught.value)
     assert str(directory.path) in text
@@ -63,7 +72,11 @@ def refusal(directory: RunDirectory, config: TrainConfig) -> str:
 def files(path: Path) -> dict[str, bytes]:
     if path.is_file():
         return {"": path.read_bytes()}
-    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+    return {str(file.relative_to(path)): file.read_bytes() for file in contents(path)}
+
+
+def contents(path: Path) -> list[Path]:
+    return [file for file in sorted(path.rglob("*")) if file.is_file() and file.name != LOCK]
 
 
 def metrics(epoch: int, step: int, **values: Any) -> dict[str, Any]:
@@ -99,8 +112,8 @@ def test_a_new_or_empty_directory_is_claimed(tmp_path: Path, there: str, resume:
     config = plain() if resume else CONFIG
     directory.check(config)
     assert path.exists() == (there == "empty")
-    directory.claim(config)
-    assert {file.name for file in path.iterdir()} == {"config.yaml"}
+    claim(directory, config)
+    assert set(files(path)) == {"config.yaml"}
     found = directory.saved_config()
     assert found == as_plain(config)
     assert from_plain(found) == config
@@ -138,7 +151,7 @@ def test_a_run_is_not_overwritten_without_resume(run: RunDirectory) -> None:
 def test_a_run_is_resumed_with_the_same_settings(run: RunDirectory) -> None:
     write_epochs(run, 1)
     before = files(run.path)
-    run.claim(plain())
+    claim(run, plain())
     assert files(run.path) == before
 
 
@@ -182,7 +195,7 @@ def test_an_operation_that_was_not_limited_is_another_setting(run: RunDirectory)
 )
 def test_where_and_how_it_runs_may_change(run: RunDirectory, key: str, value: Any) -> None:
     before = files(run.path)
-    run.claim(plain(**{key.replace(".", "__"): value}))
+    claim(run, plain(**{key.replace(".", "__"): value}))
     assert files(run.path) == before
     # And nothing else with it.
     assert "epochs = 3" in refusal(run, plain(**{key.replace(".", "__"): value, "epochs": 4}))
@@ -210,8 +223,16 @@ def test_a_claim_that_was_killed_can_be_repeated(tmp_path: Path, monkeypatch: py
     with monkeypatch.context() as patched:
         patched.setattr(os, "replace", None)
         with pytest.raises(TypeError):
-            directory.claim(CONFIG)
-    directory.claim(CONFIG)
+            claim(directory, CONFIG)
+    claim(directory, CONFIG)
+
+
+def test_two_processes_do_not_share_a_directory(run: RunDirectory) -> None:
+    run.claim(plain())
+    with pytest.raises(UserError, match=r"another process is at work in .*run; wait for it"):
+        RunDirectory(run.path).claim(plain())
+    run.release()
+    claim(RunDirectory(run.path), plain())
 
 
 def test_a_text_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,8 +242,9 @@ def test_a_text_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     sync, rename = os.fsync, os.replace
 
     def fsync(handle: int) -> None:
-        calls.append(f"sync {os.fstat(handle).st_size}")
-        assert (tmp_path / "policy.json").read_text() == "old"
+        folder = stat.S_ISDIR(os.fstat(handle).st_mode)
+        calls.append("sync folder" if folder else f"sync {os.fstat(handle).st_size}")
+        assert (tmp_path / "policy.json").read_text() == ("new and longer" if folder else "old")
         sync(handle)
 
     def replace(source: Path, target: Path) -> None:
@@ -232,7 +254,7 @@ def test_a_text_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "replace", replace)
     directory.write("policy.json", "new and longer")
-    assert calls == ["sync 14", "rename"]
+    assert calls == ["sync 14", "rename", "sync folder"]
     assert files(tmp_path) == {"policy.json": b"new and longer"}
 
 
@@ -278,27 +300,27 @@ def test_floats_read_back_as_the_same_number(run: RunDirectory) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "kept"), [(0, []), (9, []), (10, [10]), (25, [10, 20]), (30, [10, 20, 30]), (99, [10, 20, 30])]
+    ("epoch", "kept"), [(-1, []), (0, []), (1, [10]), (2, [10, 20]), (3, [10, 20, 30]), (9, [10, 20, 30])]
 )
-def test_rows_after_a_step_are_forgotten(run: RunDirectory, step: int, kept: list[int]) -> None:
+def test_rows_after_an_epoch_are_forgotten(run: RunDirectory, epoch: int, kept: list[int]) -> None:
     write_epochs(run, 1, 2, 3)
-    run.rewind(step)
+    run.rewind(epoch)
     assert steps(run) == [kept] * 3
 
 
 def test_after_a_rewind_the_files_are_those_of_a_run_that_went_through(run: RunDirectory, tmp_path: Path) -> None:
     through = RunDirectory(tmp_path / "through")
-    through.claim(CONFIG)
+    claim(through, CONFIG)
     write_epochs(through, 1, 2, 3, 4)
     write_epochs(run, 1, 2, 3)
-    run.rewind(20)
+    run.rewind(2)
     write_epochs(run, 3, 4)
     assert files(run.path) == files(through.path)
 
 
 @pytest.mark.parametrize("name", ["metrics.csv", "timing.csv", "trajectory.jsonl"])
-@pytest.mark.parametrize("step", [20, 30])
-def test_a_line_cut_short_by_a_crash_is_forgotten(run: RunDirectory, name: str, step: int) -> None:
+@pytest.mark.parametrize("epoch", [2, 3])
+def test_a_line_cut_short_by_a_crash_is_forgotten(run: RunDirectory, name: str, epoch: int) -> None:
     """Wherever it was cut."""
     write_epochs(run, 1, 2)
     two, before = files(run.path), (run.path / name).read_bytes()
@@ -307,9 +329,9 @@ def test_a_line_cut_short_by_a_crash_is_forgotten(run: RunDirectory, name: str, 
     assert len(whole) > len(before) + 10
     for length in range(len(before), len(whole)):
         (run.path / name).write_bytes(whole[:length])
-        run.rewind(step)
+        run.rewind(epoch)
         assert (run.path / name).read_bytes() == before
-    run.rewind(20)
+    run.rewind(2)
     assert files(run.path) == two
 
 
@@ -338,8 +360,10 @@ def test_where_nothing_was_written_there_is_nothing_to_forget(run: RunDirectory)
     assert files(run.path) == before
 
 
-def test_the_first_line_of_a_trajectory_has_no_epoch(run: RunDirectory) -> None:
-    run.append_json("trajectory.jsonl", {"step": 0, "operations": ["Rotate"]})
+def test_the_first_line_of_a_trajectory_stays(run: RunDirectory) -> None:
+    run.append_json("trajectory.jsonl", {"epoch": 0, "step": 0, "operations": ["Rotate"]})
     write_epochs(run, 1, 2)
-    run.rewind(10)
+    run.rewind(1)
     assert steps(run)[2] == [0, 10]
+    run.rewind(-1)
+    assert steps(run)[2] == []

@@ -264,7 +264,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
     trainer = Trainer(settings(tmp_path / "run"), splits())
     loss = trainer.loss
     monkeypatch.setattr(trainer, "loss", lambda *a: loss(*a) * (math.nan if trainer.step == 4 else 1))
-    with pytest.raises(UserError, match=r"not finite at step 5 \(epoch 2\), the checkpoint of step 3 is kept; lower"):
+    with pytest.raises(UserError, match=r"not finite at step 5 \(epoch 2\), the checkpoint of step 3 is kept; start"):
         trainer.fit()
     assert final_state(tmp_path / "run")["step"] == 3
     assert all(torch.isfinite(value).all() for value in final_state(tmp_path / "run")["model"].values())
@@ -277,8 +277,60 @@ def test_out_of_memory_suggests_a_batch_size(tmp_path: Path, monkeypatch: pytest
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     monkeypatch.setattr(trainer, "loss", exhausted)
-    with pytest.raises(UserError, match="out of memory at step 1 with --batch_size 32; try --batch_size 16, or --acc"):
+    with pytest.raises(UserError, match="out of memory at step 1; try --batch_size 16, or --accumulate 2"):
         trainer.fit()
+
+
+def test_out_of_memory_in_the_outer_step_suggests_a_microbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(settings(tmp_path / "run"), splits())
+    assert trainer.learning is not None
+
+    def exhausted(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(trainer.learning.outer, "_problem", exhausted)
+    with pytest.raises(UserError, match=r"out of memory at step 4; the policy's step .* --outer.microbatch 16"):
+        trainer.fit()
+
+
+def test_a_run_is_not_resumed_on_other_images(tmp_path: Path) -> None:
+    config = settings(tmp_path / "run")
+    Trainer(config, splits()).fit()
+    with pytest.raises(UserError, match=r"are not those .* began with: train was 96 and is 128; bring them back"):
+        Trainer(dataclasses.replace(config, resume=True), splits(count=128)).fit()
+
+
+def test_killed_between_the_row_of_an_epoch_and_its_checkpoint_the_row_comes_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = splits()
+    Trainer(settings(tmp_path / "whole", checkpoint_minutes=0.0), data).fit()
+    config = settings(tmp_path / "run", checkpoint_minutes=0.0)
+    trainer = Trainer(config, data)
+
+    def killed() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer.totals, "clear", killed)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit()
+    Trainer(dataclasses.replace(config, resume=True), data).fit()
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(settings(tmp_path / "run"), splits())
+    end = trainer._end_epoch
+
+    def poisoned() -> None:
+        if trainer.step == 6:
+            next(trainer.network.parameters()).data.fill_(math.nan)
+        end()
+
+    monkeypatch.setattr(trainer, "_end_epoch", poisoned)
+    with pytest.raises(UserError, match="the weights are not finite after step 6"):
+        trainer.fit()
+    assert final_state(tmp_path / "run")["step"] == 3
 
 
 def test_events_can_be_read_by_tensorboard(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import importlib
 import sys
 
+from madao.data.errors import DataError
+from madao.models.errors import ModelError
 from madao.training.errors import UserError
 from madao.training.interrupt import Interrupted
 
@@ -20,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         return _run(arguments)
-    except UserError as error:
+    except (UserError, DataError, ModelError) as error:
         print(f"madao: {error}", file=sys.stderr)
         return 2
     except Interrupted as stop:
@@ -29,9 +31,12 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("madao: stopped", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        sys.stderr.close()
-        return 1
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):  # the reader of a pipe has seen enough
+            sys.stderr.close()
+            return 1
+        print(f"madao: {error.filename or 'the file system'}: {error.strerror or error}", file=sys.stderr)
+        return 2
 
 
 def _run(arguments: list[str]) -> int:

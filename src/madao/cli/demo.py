@@ -1,18 +1,11 @@
 """`madao demo`: does it learn? Digits with a planted shift, so that the right answer is known."""
 
-import contextlib
-import io
-import multiprocessing
-import os
-import signal
 import time
-from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Literal
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from madao.cli.parser import call
@@ -23,8 +16,7 @@ from madao.training.result import Result
 from madao.training.rundir import RunDirectory
 from madao.training.trainer import Trainer
 
-METHODS = ("madao", "uniform", "standard")
-"""The longest first, so that the others run beside it."""
+METHODS = ("standard", "uniform", "madao")
 
 Planted = Literal["rotate", "translate", "shear", "brightness", "none"]
 
@@ -37,8 +29,8 @@ def command(arguments: list[str]) -> None:
 def demo(planted: Planted = "rotate", seed: int = 0, epochs: int = 72, out: str | None = None) -> None:
     """Train on upright digits, validate and test on moved ones: does the policy find out how they moved?
 
-    Three trainings, in at most two processes: without a policy (standard), with every operation equally likely
-    (uniform), and with a policy that learns (madao). Run again, it goes on where it stopped, or shows the table again.
+    Three trainings: without a policy (standard), with every operation equally likely (uniform), and with a policy that
+    learns (madao). Run again, it goes on where it stopped, or shows the table again.
 
     Args:
         planted: How validation and test digits moved. none is the control where there is nothing to find.
@@ -80,67 +72,23 @@ def demo_config(method: str, planted: Planted, seed: int, epochs: int, folder: P
 
 
 def _train_all(configs: dict[str, TrainConfig]) -> dict[str, Result]:
-    """Each in a process with one thread: so small a network gains nothing from more."""
+    """One after the other; so small a network gains nothing from more than two threads."""
     for config in configs.values():
         RunDirectory(Path(str(config.out))).check(config)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(2, os.cpu_count() or 1), mp_context=context, initializer=_quiet) as pool:
-        futures = {method: pool.submit(_train, config) for method, config in configs.items()}
-        try:
-            _watch(configs, futures)
-        except KeyboardInterrupt:
-            pool.shutdown(cancel_futures=True)
-            raise Interrupted(
-                signal.SIGINT, "stopped, checkpoints are written; run the same command to go on"
-            ) from None
-        return {method: future.result() for method, future in futures.items()}
-
-
-def _quiet() -> None:
-    """For the processes that train: the demo itself speaks for them."""
-    torch.set_num_threads(1)
-
-
-def _train(config: TrainConfig) -> Result:
-    with contextlib.redirect_stdout(io.StringIO()):
-        return Trainer(config).fit()
-
-
-def _watch(configs: dict[str, TrainConfig], futures: dict[str, "Future[Result]"]) -> None:
-    """Show how far each training is, from what it has written."""
-    console = Console(highlight=False, soft_wrap=True)
-    columns = (TextColumn("{task.description:>9}"), BarColumn(bar_width=30), TextColumn("{task.fields[state]}"))
-    said: set[str] = set()
-    with Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as progress:
-        tasks = {name: progress.add_task(name, total=config.epochs, state="") for name, config in configs.items()}
-        while True:
-            for method, config in configs.items():
-                epoch, state = _state(config)
-                progress.update(tasks[method], completed=epoch, state=state)
-                if futures[method].done() and method not in said:
-                    said.add(method)
-                    futures[method].result()  # raises what went wrong there
-                    if not console.is_terminal:
-                        console.print(f"{method}: {epoch} epochs, {state}", markup=False)
-            if len(said) == len(configs):
-                return
-            time.sleep(0.25)
-
-
-def _state(config: TrainConfig) -> tuple[int, str]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(min(threads, 2))
     try:
-        rows = RunDirectory(Path(str(config.out))).read_metrics()
-    except OSError:
-        return 0, "waiting"
-    measured = [row["validation_error"] for row in rows if row["validation_error"]]
-    error = f"validation error {100 * float(measured[-1]):.1f} %" if measured else ""
-    return (int(rows[-1]["epoch"]), error) if rows else (0, "starting")
+        return {method: Trainer(config, title=f"{method:>8}").fit() for method, config in configs.items()}
+    except Interrupted as stop:
+        raise Interrupted(stop.number, "stopped, a checkpoint is written; run the same command to go on") from None
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _table(results: dict[str, Result], planted: Planted) -> Table:
     title = f"Digits: training digits upright, validation and test digits moved ({planted})"
     table = Table("augmentation", "test error", "what it chooses most", title=title, title_justify="left")
-    for method in reversed(METHODS):
+    for method in METHODS:
         result = results[method]
         favoured = sorted(result.policy.items(), key=lambda item: -item[1])[:3]
         choice = ", ".join(f"{name} {100 * share:.0f} %" for name, share in favoured)

@@ -13,6 +13,7 @@ from madao.training.build import build_model, build_standard, load_splits, pick_
 from madao.training.config import from_plain
 from madao.training.errors import UserError
 from madao.training.evaluate import evaluate as score
+from madao.training.precision import set_precision
 from madao.training.rundir import RunDirectory
 
 
@@ -23,7 +24,7 @@ def command(arguments: list[str]) -> None:
 
 def evaluate(
     run: str,
-    weights: Literal["best", "last"] = "best",
+    weights: Literal["best", "last"] | None = None,
     split: Literal["test", "validation"] = "test",
     root: str | None = None,
     batch_size: int = 500,
@@ -33,7 +34,8 @@ def evaluate(
 
     Args:
         run: The run directory.
-        weights: The best on the run's validation images, or those of its last checkpoint.
+        weights: The best on the run's validation images, or those of its last checkpoint. By default those that saw
+            the test set at the end of the run.
         split: Which images.
         root: Where the data lies now, or other data of the same classes. By default where it lay in training.
         batch_size: Images in one pass.
@@ -44,6 +46,8 @@ def evaluate(
     if saved is None:
         raise UserError(f"{run} is no run directory: it has no config.yaml")
     config = from_plain(saved)
+    weights = weights or config.test_with
+    autocast = set_precision(config.precision)
     data = config.data if root is None else dataclasses.replace(config.data, root=root)
     where = pick_device(device)
     state: dict[str, Any] | None
@@ -69,7 +73,7 @@ def evaluate(
         model.load_state_dict(average["module"] if average else state["model"])
         standard = build_standard(config.augment, splits, None, 0)
         batches = Batches(images, batch_size, where, shuffle=False, drop_last=False, workers=data.processes)
-        found = score(model.to(where), batches.epoch(0), standard)
+        found = score(model.to(where), batches.epoch(0), standard, autocast)
     except (DataError, ModelError, RuntimeError) as error:
         raise UserError(" ".join(str(error).split())[:300]) from None
     print(

@@ -21,6 +21,7 @@ def read_config(arguments: list[str]) -> TrainConfig:
     """The configuration: defaults, then YAML files in their order, then flags."""
     parser = Parser(
         prog="madao train",
+        usage="madao train [OPTIONS]",
         description="Train a model and learn its augmentation policy. Settings come from --recipe or --config and from "
         "flags, the last one counts.",
     )
@@ -51,7 +52,7 @@ def _resumed(arguments: list[str]) -> list[str]:
     values = dict(itertools.pairwise(arguments))
     values |= dict(argument.split("=", 1) for argument in arguments if argument.startswith("--") and "=" in argument)
     saved = Path(values.get("--out", "")) / "config.yaml"
-    if values.get("--resume") == "true" and "--out" in values and saved.is_file():
+    if values.get("--resume", "").lower() == "true" and "--out" in values and saved.is_file():
         return ["--config", str(saved), *arguments]
     return arguments
 

@@ -1,5 +1,6 @@
 """Reading batches of images in worker processes."""
 
+import signal
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -45,11 +46,18 @@ def load_batches(
         pin_memory=pin_memory,
         collate_fn=_as_it_is,
         generator=torch.Generator(),  # else it draws the workers' seeds from the global state
+        worker_init_fn=_leave_signals_to_the_parent,
     )
     for loaded in loader:
         if isinstance(loaded, DataError):
             raise loaded
         yield loaded
+
+
+def _leave_signals_to_the_parent(_: int) -> None:
+    """Ctrl-C and schedulers signal every process of a group; a run that wants to stop in order needs its workers."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _as_it_is(loaded: Any) -> Any:

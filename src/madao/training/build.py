@@ -50,6 +50,16 @@ class Splits:
     validation_indices: Tensor | None
     skipped: int
 
+    def fingerprint(self) -> dict[str, object]:
+        """What tells these images from others, in short."""
+        return {
+            "classes": list(self.classes),
+            "train": len(self.train),
+            "validation": len(self.validation),
+            "mean": list(self.mean),
+            "std": list(self.std),
+        }
+
     @property
     def channels(self) -> int:
         """Of the images."""

@@ -24,7 +24,7 @@ def write(path: Path, state: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def read(path: Path) -> Any:
@@ -63,7 +63,7 @@ class Checkpoints:
             os.replace(last, self.folder / PREVIOUS)
         # Killed here, there is only the previous one: which `load` finds.
         os.replace(arriving, last)
-        _sync_folder(self.folder)
+        sync_folder(self.folder)
 
     def load(self) -> dict[str, Any] | None:
         """The newest that can be read; None where there is none.
@@ -91,7 +91,7 @@ class Checkpoints:
         return None
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """So that a rename outlives a power cut. Not every system can open folders."""
     try:
         handle = os.open(folder, os.O_RDONLY)

@@ -199,8 +199,10 @@ class OuterConfig:
             _at_least(f"outer.{name}", getattr(self, name), 1)
         for name in ("warmup", "lr", "steps", "damping"):
             _at_least(f"outer.{name}", getattr(self, name), 0)
-        if not self.scale > 0:
-            raise UserError(f"--outer.scale must be above 0, got {self.scale}")
+        for name in ("scale", "clip"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UserError(f"--outer.{name} must be above 0, got {value}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,6 +254,8 @@ class TrainConfig:
             _at_least(name, getattr(self, name), 1)
         _at_least("checkpoint_minutes", self.checkpoint_minutes, 0)
         _fraction("ema", self.ema)
+        if not abs(self.seed) < 2**62:
+            raise UserError(f"--seed must be below 2^62, got {self.seed}")
         if self.batch_size % self.accumulate:
             raise UserError(f"--accumulate must divide --batch_size, got {self.accumulate} and {self.batch_size}")
 

@@ -54,6 +54,8 @@ class Console:
     def epoch(self, row: Mapping[str, Any], epochs: int, rate: float, policy: AugmentationPolicy | None) -> None:
         """One line for an epoch that is over."""
         parts = [f"epoch {row['epoch']}/{epochs}", f"loss {row['train_loss']:.3f}"]
+        if row["validation_error"] is None and self._progress is None:
+            return  # plain lines are for what was measured
         if row["validation_error"] is not None:
             parts.append(f"validation error {100 * row['validation_error']:.2f} %")
         parts.append(f"{rate:,.0f} images/s")

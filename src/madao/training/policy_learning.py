@@ -78,6 +78,9 @@ class PolicyLearning:
         )
         self._streams: tuple[Iterator[Any], Iterator[Any] | None] | None = None
         self.last: OuterStep | None = None
+        self.at_work = False
+        sizes = (self._validation.batch_size, (self._train or train_batches).batch_size)
+        self.largest_pass = min(max(sizes), settings.microbatch or max(sizes))
 
     def applies(self, step: int) -> bool:
         """Whether training images go through the policy at a step."""
@@ -101,11 +104,12 @@ class PolicyLearning:
         validation, train = self._next_streams()
         if train is not None:
             images, labels = next(train)
-            draw = self.standard.sample(images)
-            cropped = self.standard.before(images, draw)
+            draw, cropped = crop_and_flip(self.standard, images)
         outer_images, outer_labels = next(validation)
         batch = self.standard.centre(outer_images), outer_labels
+        self.at_work = True
         self.last = self.outer.step((cropped, labels), batch, lambda images: self.standard.after(images, draw))
+        self.at_work = False
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` needs."""
@@ -123,6 +127,14 @@ class PolicyLearning:
             train = None if self._train is None else self._train.stream(done)
             self._streams = self._validation.stream(done), train
         return self._streams
+
+
+def crop_and_flip(standard: Standard, images: Tensor) -> tuple[StandardDraw, Tensor]:
+    """What comes before the policy. Crops that are not resized are taken about the middle of what is stored."""
+    if standard.scale is None:
+        images = standard.centre(images)
+    draw = standard.sample(images)
+    return draw, standard.before(images, draw)
 
 
 def _solver(settings: OuterConfig) -> Amortized | Neumann | Identity:

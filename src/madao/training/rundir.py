@@ -7,13 +7,13 @@ import os
 import platform
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 import yaml
 
-from madao.training.checkpoint import Checkpoints
-from madao.training.config import Plain, TrainConfig, as_plain
+from madao.training.checkpoint import Checkpoints, sync_folder
+from madao.training.config import Plain, TrainConfig, as_plain, from_plain
 from madao.training.errors import UserError
 
 METRICS = (
@@ -30,7 +30,9 @@ METRICS = (
 TIMING = ("epoch", "step", "seconds", "images_per_second")
 
 # What may differ when a run is resumed: where and how it runs, not what it computes.
-_FREE = ("out", "resume", "device", "tensorboard", "checkpoint_minutes", "data.root", "data.workers", "data.memory")
+_FREE = ("out", "resume", "device", "tensorboard", "checkpoint_minutes", "data.root", "data.workers")
+# Corrupt images that are skipped leave another order where all are decoded at once, so that there data.memory counts.
+LOCK = "lock"
 
 
 class RunDirectory:
@@ -50,12 +52,21 @@ class RunDirectory:
         self.path = path
         self.checkpoints = Checkpoints(path / "checkpoints")
         self.best = path / "checkpoints" / "best.pt"
+        self._lock: IO[str] | None = None
 
     def claim(self, config: TrainConfig) -> None:
-        """Make the directory this run's own; raise where it holds another run."""
+        """Make the directory this run's own, until `release`; raise where it holds another run."""
         self.check(config)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = lock(self.path)
         if self.saved_config() is None:
             self.write("config.yaml", yaml.safe_dump(as_plain(config), sort_keys=False, allow_unicode=True))
+
+    def release(self) -> None:
+        """Let others have the directory."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def check(self, config: TrainConfig) -> None:
         """Raise where the directory holds another run."""
@@ -63,13 +74,13 @@ class RunDirectory:
         if saved is None:
             # What ends in .part was left by a run that was killed while it began.
             if self.path.exists() and not (
-                self.path.is_dir() and all(path.suffix == ".part" for path in self.path.iterdir())
+                self.path.is_dir() and all(path.suffix == ".part" or path.name == LOCK for path in self.path.iterdir())
             ):
                 raise UserError(f"{self.path} exists and is no run directory; choose another --out")
             return
         if not config.resume:
             raise UserError(f"{self.path} already holds a run; go on with it by --resume, or choose another --out")
-        difference = _first_difference(saved, as_plain(config))
+        difference = _first_difference(as_plain(from_plain(saved)), as_plain(config))
         if difference is not None:
             key, before, now = difference
             raise UserError(
@@ -98,6 +109,7 @@ class RunDirectory:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, self.path / name)
+        sync_folder(self.path)
 
     def write_json(self, name: str, content: Any) -> None:
         """Replace a JSON file at once."""
@@ -128,11 +140,11 @@ class RunDirectory:
         """Add a line to a JSON-lines file."""
         _append(self.path / name, json.dumps(content) + "\n")
 
-    def rewind(self, step: int) -> None:
-        """Forget what was written after `step`: it comes again."""
+    def rewind(self, epoch: int) -> None:
+        """Forget what was written after `epoch`: it comes again."""
         for name in ("metrics.csv", "timing.csv"):
-            self._keep(name, lambda line: line.startswith("epoch") or int(line.split(",")[1]) <= step)
-        self._keep("trajectory.jsonl", lambda line: json.loads(line).get("step", 0) <= step)
+            self._keep(name, lambda line: line.startswith("epoch") or int(line.split(",")[0]) <= epoch)
+        self._keep("trajectory.jsonl", lambda line: json.loads(line)["epoch"] <= epoch)
 
     def read_metrics(self) -> list[dict[str, str]]:
         """The rows of metrics.csv."""
@@ -148,15 +160,32 @@ class RunDirectory:
             try:
                 if not line.endswith("\n") or not wanted(line):
                     break
-            except (ValueError, IndexError):  # a line cut short by a crash, and all after it
+            except (ValueError, KeyError):  # a line cut short by a crash, and all after it
                 break
             kept.append(line)
         self.write(name, "".join(kept))
 
 
+def lock(folder: Path) -> IO[str] | None:
+    """Keep other processes out of a folder, for as long as the result is open and this process lives."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        return None
+    file = (folder / LOCK).open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise UserError(f"another process is at work in {folder}; wait for it, or choose another --out") from None
+    return file
+
+
 def _append(path: Path, text: str) -> None:
     with path.open("a", encoding="utf-8") as file:
         file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _cell(value: Any) -> str:
@@ -171,6 +200,6 @@ def _first_difference(before: Plain, now: Plain, prefix: str = "") -> tuple[str,
             found = _first_difference(a, b, name + ".")
             if found is not None:
                 return found
-        elif a != b and name not in _FREE:
+        elif a != b and name not in _FREE and not (name == "data.memory" and before.get("on_error") == "stop"):
             return name, a, b
     return None

@@ -24,7 +24,9 @@ def snapshot(trainer: "Trainer") -> dict[str, Any]:
         "epoch": trainer.epoch,
         "step": trainer.step,
         "best": trainer.best,
+        "validation_error": trainer.validation_error,
         "classes": list(trainer.splits.classes),
+        "data": trainer.splits.fingerprint(),
         "model": trainer.network.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
         "standard": trainer.standard.state_dict(),
@@ -44,7 +46,15 @@ def restore(trainer: "Trainer", state: dict[str, Any]) -> None:
             f"the checkpoint in {trainer.directory.path} has the format {state.get('format')!r}, this version of madao "
             f"reads {FORMAT}; resume it with the version that wrote it"
         )
+    here = trainer.splits.fingerprint()
+    for name, before in state["data"].items():
+        if here[name] != before:
+            raise UserError(
+                f"the images are not those the run in {trainer.directory.path} began with: {name} was {before!r} and "
+                f"is {here[name]!r}; bring them back, or begin anew in another --out"
+            )
     trainer.epoch, trainer.step, trainer.best = state["epoch"], state["step"], state["best"]
+    trainer.validation_error = state["validation_error"]
     trainer.network.load_state_dict(state["model"])
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.standard.load_state_dict(state["standard"])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ from madao.training.errors import UserError, out_of_memory
 from madao.training.evaluate import Score, evaluate
 from madao.training.events import Events
 from madao.training.interrupt import Interrupted, StopRequest, stop_requests
-from madao.training.policy_learning import PolicyLearning
+from madao.training.policy_learning import PolicyLearning, crop_and_flip
+from madao.training.precision import set_precision
 from madao.training.result import FILE, Result
 from madao.training.rundir import METRICS, TIMING, RunDirectory
 from madao.training.schedule import learning_rate
@@ -47,10 +49,8 @@ def run_directory(config: TrainConfig, splits: Splits) -> Path:
         return Path(config.out)
     method = Path(config.augment.method).stem
     planted = "" if config.data.planted == "none" else f"-{config.data.planted}"
-    return (
-        Path("runs")
-        / f"{splits.name}{planted}-{config.model.name or default_model(splits.size)}-{method}-{config.seed}"
-    )
+    model = (config.model.name or default_model(splits.size)).replace("/", "-")
+    return Path("runs") / f"{splits.name}{planted}-{model}-{method}-{config.seed}"
 
 
 class Trainer:
@@ -69,14 +69,13 @@ class Trainer:
             RunDirectory(Path(config.out)).check(config)  # before the images are read, which may take a while
         self.splits = load_splits(config.data) if splits is None else splits
         self.directory = RunDirectory(run_directory(config, self.splits))
-        _set_precision(config)
+        self.autocast = set_precision(config.precision)
         self.fabric = Fabric(
             accelerator=device.type,
             devices=1 if device.index is None else [device.index],
             precision="bf16-mixed" if config.precision == "bf16" else "32-true",
         )
         self.device = self.fabric.device
-        self.autocast = torch.bfloat16 if config.precision == "bf16" else None
         torch.manual_seed(config.seed)
         self.network = build_model(config.model, self.splits)
         settings = config.optimizer
@@ -104,6 +103,7 @@ class Trainer:
         self.epoch = self.step = 0
         self.totals = Totals(self.device)
         self.best: tuple[float, int] | None = None
+        self.validation_error = 1.0
         self.title = title or self.directory.path.name
 
     @property
@@ -118,10 +118,14 @@ class Trainer:
             UserError: Something the user can mend.
             Interrupted: By SIGINT or SIGTERM, after a checkpoint.
         """
-        self._begin()
-        finished = self._finished_result()
-        if finished is not None:
-            return finished
+        try:
+            self._begin()
+            finished = self._finished_result()
+            return self._run() if finished is None else finished
+        finally:
+            self.directory.release()
+
+    def _run(self) -> Result:
         config = self.config
         self.console = Console(self.title, config.epochs * self.steps_per_epoch)
         self.events = Events(self.directory.path / "tensorboard", self.step) if config.tensorboard else None
@@ -132,21 +136,28 @@ class Trainer:
                 while self.epoch < config.epochs:
                     self._train_epoch(request)
                     self._end_epoch()
+                    if request.number is not None:
+                        raise Interrupted(request.number, self._how_to_resume())
             return self._finish()
         except DataError as error:
             raise UserError(str(error)) from None
         except RuntimeError as error:
             if out_of_memory(error):
-                size = max(config.batch_size // 2, 1)
-                raise UserError(
-                    f"out of memory at step {self.step + 1} with --batch_size {config.batch_size}; try --batch_size "
-                    f"{size}, or --accumulate {2 * config.accumulate}, which keeps the batch and halves the memory"
-                ) from None
+                raise UserError(f"out of memory at step {self.step + 1}; {self._less_memory()}") from None
             raise
         finally:
             self.console.stop()
             if self.events is not None:
                 self.events.close()
+
+    def _less_memory(self) -> str:
+        """What to do where there is not enough memory."""
+        if self.learning is not None and self.learning.at_work:
+            size = self.learning.largest_pass // 2
+            return f"the policy's step did not fit, try --outer.microbatch {max(size, 1)}"
+        size, parts = self.config.batch_size, 2 * self.config.accumulate
+        smaller = f"try --batch_size {max(size // 2, 1)}"
+        return smaller if size % parts else f"{smaller}, or --accumulate {parts}, which keeps the batch"
 
     def _begin(self) -> None:
         """Claim the directory, and take up what it holds."""
@@ -154,7 +165,7 @@ class Trainer:
         state = self.directory.checkpoints.load()
         if state is not None:
             restore(self, state)
-        self.directory.rewind(-1 if state is None else self.step)
+        self.directory.rewind(-1 if state is None else self.epoch)
         if state is None:
             self.directory.write_environment(self.device)
             indices = self.splits.validation_indices
@@ -189,8 +200,7 @@ class Trainer:
         rate = learning_rate(self.config.optimizer, progress, self.config.epochs)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        draw = self.standard.sample(images)
-        cropped = self.standard.before(images, draw)
+        draw, cropped = crop_and_flip(self.standard, images)
         policy = self.policy
         if self.learning is not None and not self.learning.applies(self.step):
             policy = None
@@ -218,8 +228,8 @@ class Trainer:
             last = self.directory.checkpoints.load()
             kept = "there is no checkpoint yet" if last is None else f"the checkpoint of step {last['step']} is kept"
             raise UserError(
-                f"the loss is not finite at step {bad} (epoch {(bad - 1) // self.steps_per_epoch + 1}), {kept}; lower "
-                "--optimizer.lr, or set --optimizer.clip 1 or --optimizer.warmup 1"
+                f"the loss is not finite at step {bad} (epoch {(bad - 1) // self.steps_per_epoch + 1}), {kept}; start "
+                "anew in another --out with a lower --optimizer.lr, or with --optimizer.clip 1 or --optimizer.warmup 1"
             )
         now = time.monotonic()
         self.console.step(self.step, self.totals.loss, self.totals.error, self._rate(now), self.policy)
@@ -235,6 +245,7 @@ class Trainer:
         seconds, rate = time.monotonic() - self._tick[0], self._rate(time.monotonic())
         due = self.epoch % self.config.evaluate_every == 0 or self.epoch == self.config.epochs
         score = self._score(self.splits.validation) if due else None
+        self.validation_error = self.validation_error if score is None else score.error
         learning = self.learning
         row = {
             "epoch": self.epoch,
@@ -256,9 +267,9 @@ class Trainer:
         if score is not None and (self.best is None or score.error < self.best[0]):
             self.best = (score.error, self.epoch)
             checkpoint.write(self.directory.best, self._weights(score.error))
-        self.console.epoch(row, self.config.epochs, rate, self.policy)
         self.totals.clear()
         self._save()
+        self.console.epoch(row, self.config.epochs, rate, self.policy)
         self._tick = (time.monotonic(), self.totals.images)
 
     def _record_policy(self) -> None:
@@ -268,7 +279,7 @@ class Trainer:
         if isinstance(self.policy, Policy):
             if self.step == 0:
                 names = [operation.name for operation in self.policy.operations]
-                self.directory.append_json("trajectory.jsonl", {"step": 0, "operations": names})
+                self.directory.append_json("trajectory.jsonl", {"epoch": 0, "step": 0, "operations": names})
             learned = {name: getattr(self.policy, name).tolist() for name in ("selection", "application", "magnitude")}
             self.directory.append_json("trajectory.jsonl", {"epoch": self.epoch, "step": self.step, **learned})
 
@@ -289,7 +300,7 @@ class Trainer:
 
     def _finish(self) -> Result:
         """Look at the test set, once, and write down how it ended."""
-        epoch, error = self.epoch, float(self.directory.read_metrics()[-1]["validation_error"])
+        epoch, error = self.epoch, self.validation_error
         if self.config.test_with == "best" and self.best is not None:
             best = checkpoint.read(self.directory.best)
             (self.network if self.average is None else self.average.module).load_state_dict(best["model"])
@@ -308,18 +319,16 @@ class Trainer:
         return Result.load(self.directory.path) if self.epoch >= self.config.epochs else None
 
     def _save(self) -> None:
+        if not all(parameter.isfinite().all() for parameter in self.network.parameters()):
+            raise UserError(
+                f"the weights are not finite after step {self.step}, the checkpoint before is kept; start anew in "
+                "another --out with a lower --optimizer.lr, or with --optimizer.clip 1"
+            )
         self.directory.checkpoints.save(snapshot(self))
         self._saved_at = time.monotonic()
 
     def _how_to_resume(self) -> str:
         return (
             f"stopped at step {self.step}, a checkpoint is written; go on with: madao train --out "
-            f"{self.directory.path} --resume"
+            f"{shlex.quote(str(self.directory.path))} --resume"
         )
-
-
-def _set_precision(config: TrainConfig) -> None:
-    """Convolutions of torch multiply in TF32 unless told otherwise."""
-    fast = config.precision != "32"
-    torch.backends.cuda.matmul.allow_tf32 = fast
-    torch.backends.cudnn.allow_tf32 = fast
