@@ -31,10 +31,10 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("madao: stopped", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        sys.stderr.close()
+        return 1
     except OSError as error:
-        if isinstance(error, BrokenPipeError):  # the reader of a pipe has seen enough
-            sys.stderr.close()
-            return 1
         print(f"madao: {error.filename or 'the file system'}: {error.strerror or error}", file=sys.stderr)
         return 2
 

@@ -2,7 +2,6 @@
 
 import time
 from pathlib import Path
-from typing import Literal
 
 import torch
 from rich.console import Console
@@ -10,15 +9,13 @@ from rich.table import Table
 
 from madao.cli.parser import call
 from madao.data.planted import FAMILIES
-from madao.training.config import AugmentConfig, DataConfig, OptimizerConfig, OuterConfig, TrainConfig
+from madao.training.config import AugmentConfig, DataConfig, OptimizerConfig, OuterConfig, Planted, TrainConfig
 from madao.training.interrupt import Interrupted
 from madao.training.result import Result
 from madao.training.rundir import RunDirectory
 from madao.training.trainer import Trainer
 
 METHODS = ("standard", "uniform", "madao")
-
-Planted = Literal["rotate", "translate", "shear", "brightness", "none"]
 
 
 def command(arguments: list[str]) -> None:
@@ -90,10 +87,8 @@ def _table(results: dict[str, Result], planted: Planted) -> Table:
     table = Table("augmentation", "test error", "what it chooses most", title=title, title_justify="left")
     for method in METHODS:
         result = results[method]
-        favoured = sorted(result.policy.items(), key=lambda item: -item[1])[:3]
-        choice = ", ".join(f"{name} {100 * share:.0f} %" for name, share in favoured)
         default = {"standard": "nothing", "uniform": "every operation 7 %"}.get(method, "")
-        table.add_row(method, f"{100 * (result.test_error or 0):.2f} %", choice or default)
+        table.add_row(method, f"{100 * (result.test_error or 0):.2f} %", result.favoured(3) or default)
     return table
 
 

@@ -71,7 +71,7 @@ def evaluate(
     average = state.get("average")
     try:
         model.load_state_dict(average["module"] if average else state["model"])
-        standard = build_standard(config.augment, splits, None, 0)
+        standard = build_standard(config.augment, splits, 0)
         batches = Batches(images, batch_size, where, shuffle=False, drop_last=False, workers=data.processes)
         found = score(model.to(where), batches.epoch(0), standard, autocast)
     except (DataError, ModelError, RuntimeError) as error:

@@ -8,11 +8,11 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from madao.cli.parser import call
+from madao.data.folder import SUFFIXES
 from madao.ops import Operation
 from madao.policy import AugmentationPolicy, Draw, load_policy
 from madao.training.errors import UserError
 
-_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm"}
 _GAP = 8
 _LINE = 14
 
@@ -93,9 +93,9 @@ def _sample_pictures(count: int) -> list[Image.Image]:
 def _read_pictures(source: Path, count: int) -> list[Image.Image]:
     if not source.exists():
         raise UserError(f"there is no file or folder {source}")
-    paths = [source] if source.is_file() else sorted(p for p in source.rglob("*") if p.suffix.lower() in _SUFFIXES)
+    paths = [source] if source.is_file() else sorted(p for p in source.rglob("*") if p.suffix.lower() in SUFFIXES)
     if not paths:
-        raise UserError(f"no image under {source}; looked for {', '.join(sorted(_SUFFIXES))}")
+        raise UserError(f"no image under {source}; looked for {', '.join(sorted(SUFFIXES))}")
     # Spread over the folder, so that the sheet does not show one class only.
     chosen = [paths[i * len(paths) // count] for i in range(count)] if len(paths) >= count else paths
     pictures = []

@@ -67,10 +67,7 @@ def summary(result: Result) -> list[str]:
             f"(epoch {result.epoch})"
         ]
     if result.policy:
-        favoured = sorted(result.policy.items(), key=lambda item: -item[1])[:4]
-        lines.append(
-            "the policy chooses " + ", ".join(f"{name} {100 * share:.0f} %" for name, share in favoured) + ", …"
-        )
+        lines.append(f"the policy chooses {result.favoured(4)}, …")
         lines.append(f"look at it:   madao preview --policy {result.out}/policy.json")
         lines.append(f"use it again: madao train --augment.method {result.out}/policy.json")
     lines.append(f"everything is in {result.out}; measure again: madao evaluate --run {result.out}")

@@ -63,6 +63,10 @@ class Pixels:
         """A copy of the images at `indices`."""
         return type(self)(self.images[indices], self.labels[indices])
 
+    def on(self, device: torch.device) -> "Pixels":
+        """The images on a device; labels stay."""
+        return Pixels(self.images.to(device), self.labels)
+
     def resized(self, side: int | None) -> "Pixels":
         """Scaled so that the shorter side is `side`, and cut to the square in the middle; None: as they are."""
         if side is None or self.shape[1:] == (side, side):

@@ -5,6 +5,7 @@ import dataclasses
 import torch
 
 from madao.hypergrad import vector
+from madao.hypergrad.identity import Identity
 from madao.hypergrad.stats import Solution, Status, series_status
 from madao.hypergrad.vector import Operator, Vector
 
@@ -43,8 +44,7 @@ class Amortized:
     def solve(self, operator: Operator, v: Vector, start: Vector | None = None) -> Solution:
         """One step from `start`, by default zero."""
         if start is None:
-            length = float(vector.norm(v))
-            return Solution(vector.scaled(v, self.scale), series_status([length], None), (length,), None, 0)
+            return Identity(self.scale).solve(operator, v)
         applied = vector.add(operator(start), start, self.damping)
         left = vector.add(v, applied, -1.0)
         norms = torch.stack([vector.norm(v), vector.norm(left)]).tolist()

@@ -57,7 +57,7 @@ class PureModel:
         # Copies, so that a module which writes to its buffers, as BatchNorm to its statistics, writes to those.
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_in_mode(self.model, self.mode))
+            stack.enter_context(in_mode(self.model, self.mode))
             stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
             stack.enter_context(_twice_differentiable())
             if self.autocast is not None:
@@ -90,14 +90,15 @@ def _in_single_precision(function: Callable[..., Tensor]) -> Callable[..., Tenso
     def run(input: Tensor, *arguments: Any, **keywords: Any) -> Tensor:
         if input.dtype not in HALF:
             return function(input, *arguments, **keywords)
-        arguments = tuple(_raised(argument) for argument in arguments)
-        keywords = {name: _raised(value) for name, value in keywords.items()}
+        arguments = tuple(raised(argument) for argument in arguments)
+        keywords = {name: raised(value) for name, value in keywords.items()}
         return function(input.float(), *arguments, **keywords).to(input.dtype)
 
     return run
 
 
-def _raised(value: Any) -> Any:
+def raised(value: Any) -> Any:
+    """A tensor of half precision in float32; anything else as it is."""
     return at_least_single(value) if isinstance(value, Tensor) else value
 
 
@@ -153,7 +154,7 @@ def original(model: nn.Module) -> nn.Module:
 
 
 @contextlib.contextmanager
-def _in_mode(model: nn.Module, mode: Mode) -> Iterator[None]:
+def in_mode(model: nn.Module, mode: Mode) -> Iterator[None]:
     """The model in a mode, and at the end every submodule in its own again, whatever happens."""
     training = [(module, module.training) for module in model.modules()]
     try:

@@ -6,7 +6,18 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from madao.data import DATASETS, DataError, Dataset, Files, Images, Source, check_classes, mean_and_std, stratified
+from madao.data import (
+    DATASETS,
+    DataError,
+    Dataset,
+    Files,
+    Images,
+    Pixels,
+    Source,
+    check_classes,
+    mean_and_std,
+    stratified,
+)
 from madao.models import UnknownModel, build, known
 from madao.ops.checks import nearest
 from madao.policy import AugmentationPolicy, Policy, RandAugment, Standard, Uniform, load_policy
@@ -15,6 +26,8 @@ from madao.training.config import AugmentConfig, DataConfig, ModelConfig
 from madao.training.errors import UserError
 
 METHODS = ("madao", "standard", *NAMED)
+_OWN_SIZE = ("cifar10", "cifar100", "svhn", "npz", "digits")
+"""Data sets whose images have all one size: they are seen whole."""
 _FILE_SIZE = 224
 _CANVAS = 256 / 224
 """Files are stored so much larger than what the model sees, as is usual, so that there is something to crop."""
@@ -60,6 +73,15 @@ class Splits:
             "std": list(self.std),
         }
 
+    def on(self, device: torch.device) -> "Splits":
+        """With what is in memory on a device, once, however many batches are made of it."""
+
+        def moved(images: Images) -> Images:
+            return images.on(device) if isinstance(images, Pixels) else images
+
+        test = None if self.test is None else moved(self.test)
+        return dataclasses.replace(self, train=moved(self.train), validation=moved(self.validation), test=test)
+
     @property
     def channels(self) -> int:
         """Of the images."""
@@ -82,10 +104,6 @@ def load_dataset(config: DataConfig) -> Dataset:
         )
     except DataError as error:
         raise UserError(str(error)) from None
-
-
-_OWN_SIZE = ("cifar10", "cifar100", "svhn", "npz", "digits")
-"""Data sets whose images have all one size: they are seen whole."""
 
 
 def load_splits(config: DataConfig) -> Splits:
@@ -170,15 +188,14 @@ def build_policy(config: AugmentConfig, seed: int) -> AugmentationPolicy | None:
         raise UserError(str(error)) from None
 
 
-def build_standard(config: AugmentConfig, splits: Splits, policy: AugmentationPolicy | None, seed: int) -> Standard:
-    """Standard augmentation around the policy."""
+def build_standard(config: AugmentConfig, splits: Splits, seed: int) -> Standard:
+    """Standard augmentation; the policy stands between its `before` and its `after`."""
     return Standard(
         padding=config.padding if config.crop == "pad" else 0,
         flip=splits.flip if config.flip is None else config.flip,
         cutout=config.cutout,
         mean=splits.mean if config.normalise else None,
         std=splits.std if config.normalise else None,
-        policy=policy,
         seed=seed,
         size=splits.size,
         scale=config.scale if config.crop == "resized" else None,

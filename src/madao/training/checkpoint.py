@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from madao.training.atomic import replacing, sync_folder
 from madao.training.errors import UserError
 
 _LOGGER = logging.getLogger("madao")
@@ -17,14 +18,8 @@ PREVIOUS = "previous.pt"
 
 def write(path: Path, state: Any) -> None:
     """Replace a file by `state` at once: readers see the old one or the new one, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".part")
-    with temporary.open("wb") as file:
+    with replacing(path) as file:
         torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    sync_folder(path.parent)
 
 
 def read(path: Path) -> Any:
@@ -89,15 +84,3 @@ class Checkpoints:
         if problems:
             raise problems[0]
         return None
-
-
-def sync_folder(folder: Path) -> None:
-    """So that a rename outlives a power cut. Not every system can open folders."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

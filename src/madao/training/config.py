@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from madao.training.errors import UserError
 
+Planted = Literal["rotate", "translate", "shear", "brightness", "none"]
+
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
@@ -34,7 +36,7 @@ class DataConfig:
     workers: int | None = None
     memory: float = 8.0
     on_error: Literal["stop", "skip"] = "stop"
-    planted: Literal["rotate", "translate", "shear", "brightness", "none"] = "none"
+    planted: Planted = "none"
 
     def __post_init__(self) -> None:
         _at_least("data.size", self.size, 1)

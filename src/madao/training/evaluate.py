@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from madao.hypergrad.pure import in_mode
 from madao.policy import Standard
 
 
@@ -35,10 +36,8 @@ def evaluate(
         standard: How images are cut and normalised.
         autocast: Half-precision dtype of the forward passes, if any.
     """
-    training = [(module, module.training) for module in model.modules()]
-    model.eval()
     loss, wrong, count = 0.0, 0, 0
-    try:
+    with in_mode(model, "eval"):
         for images, labels in batches:
             inputs = standard.normalise(standard.centre(images))
             half = contextlib.nullcontext() if autocast is None else torch.autocast(images.device.type, dtype=autocast)
@@ -47,7 +46,4 @@ def evaluate(
             loss += float(F.cross_entropy(logits, labels, reduction="sum").double())
             wrong += int((logits.argmax(1) != labels).sum())
             count += len(labels)
-    finally:
-        for module, flag in training:
-            module.training = flag
     return Score(loss / max(count, 1), wrong / max(count, 1), count)

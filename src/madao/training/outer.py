@@ -27,9 +27,8 @@ from madao.hypergrad import (
 from madao.hypergrad.estimators import Estimator
 from madao.hypergrad.hvp import SecondOrder
 from madao.hypergrad.hypergradient import LinearSolver
-from madao.hypergrad.pure import Mode, original
+from madao.hypergrad.pure import Mode, original, raised
 from madao.hypergrad.unrolled import Unrolled
-from madao.hypergrad.vector import at_least_single
 from madao.policy import Policy
 from madao.policy.standard import normalise
 
@@ -220,11 +219,12 @@ class PolicyOptimizer:
             log_prob = self.policy.log_prob(draw)
         plain, outer_inputs = inner_transform(images), transform(outer_images)
 
+        # In float32, as mixed-precision training has the logits for its loss.
         def inner_loss(part: slice, params: dict[str, Tensor], augmented: Tensor) -> Tensor:
-            return self._losses(_single(model(self.inner_mode, part)(params, augmented[part])), targets[part])
+            return self._losses(raised(model(self.inner_mode, part)(params, augmented[part])), targets[part])
 
         def outer_loss(part: slice, params: dict[str, Tensor], _: Tensor) -> Tensor:
-            return self._losses(_single(model(self.outer_mode, part)(params, outer_inputs[part])), outer_targets[part])
+            return self._losses(raised(model(self.outer_mode, part)(params, outer_inputs[part])), outer_targets[part])
 
         def plain_loss(params: dict[str, Tensor]) -> Tensor:
             return torch.cat([inner_loss(part, params, plain) for part in self._parts(len(images))])
@@ -267,11 +267,6 @@ class PolicyOptimizer:
                 f"a validation batch must be (images, targets), got {type(batch).__name__} of {len(batch)}"
             )
         return batch[0], batch[1]
-
-
-def _single(outputs: Any) -> Any:
-    """Logits of half precision in float32, as mixed-precision training has them for the loss."""
-    return at_least_single(outputs) if isinstance(outputs, Tensor) else outputs
 
 
 def _per_example(loss: Loss) -> Loss:

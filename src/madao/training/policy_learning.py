@@ -26,6 +26,7 @@ class PolicyLearning:
         standard: Crop, flip, normalise and Cutout.
         splits: The images.
         train_batches: The order of the training images.
+        autocast: Half-precision dtype of the forward passes, if any.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class PolicyLearning:
         standard: Standard,
         splits: Splits,
         train_batches: Batches,
+        autocast: torch.dtype | None = None,
     ) -> None:
         settings = config.outer
         self.settings, self.standard = settings, standard
@@ -61,7 +63,7 @@ class PolicyLearning:
             clip=settings.clip,
             microbatch=settings.microbatch,
             curvature_batch=settings.curvature_batch_size,
-            autocast=torch.bfloat16 if config.precision == "bf16" else None,
+            autocast=autocast,
             # The amortized solver measures its residual itself.
             check_every=0 if settings.solver == "amortized" else 10,
             seed=config.seed,

@@ -26,6 +26,11 @@ class Result:
     out: str
     policy: dict[str, float]
 
+    def favoured(self, count: int) -> str:
+        """The operations the policy chooses most, for people; empty where none is learned."""
+        most = sorted(self.policy.items(), key=lambda item: -item[1])[:count]
+        return ", ".join(f"{name} {100 * share:.0f} %" for name, share in most)
+
     @classmethod
     def load(cls, directory: Path) -> Self | None:
         """The result in a run directory; None where the run has not ended."""

@@ -12,7 +12,8 @@ from typing import IO, Any
 import torch
 import yaml
 
-from madao.training.checkpoint import Checkpoints, sync_folder
+from madao.training.atomic import replacing
+from madao.training.checkpoint import Checkpoints
 from madao.training.config import Plain, TrainConfig, as_plain, from_plain
 from madao.training.errors import UserError
 
@@ -102,14 +103,8 @@ class RunDirectory:
 
     def write(self, name: str, text: str) -> None:
         """Replace a text file at once."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        temporary = self.path / (name + ".part")
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.path / name)
-        sync_folder(self.path)
+        with replacing(self.path / name) as file:
+            file.write(text.encode())
 
     def write_json(self, name: str, content: Any) -> None:
         """Replace a JSON file at once."""

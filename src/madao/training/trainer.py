@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from lightning_fabric import Fabric
-from torch import Tensor
+from torch import Tensor, nn
 
 from madao.data import Batches, DataError
 from madao.policy import FrozenPolicy, Policy
@@ -76,6 +76,7 @@ class Trainer:
             precision="bf16-mixed" if config.precision == "bf16" else "32-true",
         )
         self.device = self.fabric.device
+        self.splits = self.splits.on(self.device)
         torch.manual_seed(config.seed)
         self.network = build_model(config.model, self.splits)
         settings = config.optimizer
@@ -90,13 +91,22 @@ class Trainer:
         self.policy = build_policy(config.augment, config.seed)
         if self.policy is not None:
             self.policy.to(self.device)
-        self.standard = build_standard(config.augment, self.splits, None, config.seed)
+        self.standard = build_standard(config.augment, self.splits, config.seed)
         self.average = WeightAverage(self.network, config.ema) if config.ema else None
         self.loss = functools.partial(F.cross_entropy, label_smoothing=settings.label_smoothing)
         batches = functools.partial(Batches, device=self.device, workers=config.data.processes)
         self.train_batches = batches(self.splits.train, config.batch_size, seed=config.seed)
         self.learning = (
-            PolicyLearning(config, self.policy, self.network, self.loss, self.standard, self.splits, self.train_batches)
+            PolicyLearning(
+                config,
+                self.policy,
+                self.network,
+                self.loss,
+                self.standard,
+                self.splits,
+                self.train_batches,
+                self.autocast,
+            )
             if isinstance(self.policy, Policy)
             else None
         )
@@ -110,6 +120,11 @@ class Trainer:
     def steps_per_epoch(self) -> int:
         """Steps of the optimizer in an epoch."""
         return len(self.train_batches)
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """What is measured and kept: the network, or the average of its weights."""
+        return self.network if self.average is None else self.average.module
 
     def fit(self) -> Result:
         """Train to the end, or go on from the last checkpoint; then look at the test set, once.
@@ -284,15 +299,13 @@ class Trainer:
             self.directory.append_json("trajectory.jsonl", {"epoch": self.epoch, "step": self.step, **learned})
 
     def _score(self, images: Any) -> Score:
-        model = self.network if self.average is None else self.average.module
         batches = Batches(images, 500, self.device, shuffle=False, drop_last=False, workers=self.config.data.processes)
-        return evaluate(model, batches.epoch(0), self.standard, self.autocast)
+        return evaluate(self.evaluated, batches.epoch(0), self.standard, self.autocast)
 
     def _weights(self, validation_error: float) -> dict[str, Any]:
         """What the best checkpoint holds: enough to evaluate."""
-        model = self.network if self.average is None else self.average.module
         return {
-            "model": model.state_dict(),
+            "model": self.evaluated.state_dict(),
             "classes": list(self.splits.classes),
             "epoch": self.epoch,
             "validation_error": validation_error,
@@ -303,7 +316,7 @@ class Trainer:
         epoch, error = self.epoch, self.validation_error
         if self.config.test_with == "best" and self.best is not None:
             best = checkpoint.read(self.directory.best)
-            (self.network if self.average is None else self.average.module).load_state_dict(best["model"])
+            self.evaluated.load_state_dict(best["model"])
             epoch, error = best["epoch"], best["validation_error"]
         test = None if self.splits.test is None else self._score(self.splits.test)
         selection: dict[str, float] = {}
