@@ -30,7 +30,7 @@ bench: .venv/.installed-bench
 	$(PYTHON) -m venv .venv
 
 .venv/.installed: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install -q -c constraints.txt -e .
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[train]'
 	touch $@
 
 .venv/.installed-test: pyproject.toml constraints.txt | .venv/bin/python

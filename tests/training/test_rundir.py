@@ -19,7 +19,7 @@ from madao.training.config import (
     from_plain,
 )
 from madao.training.errors import UserError
-from madao.training.rundir import LOCK, METRICS, TIMING, RunDirectory
+from madao.training.rundir import LOCK, METRICS, RunDirectory
 
 CONFIG = TrainConfig(
     epochs=3,
@@ -87,9 +87,9 @@ def metrics(epoch: int, step: int, **values: Any) -> dict[str, Any]:
 def write_epochs(run: RunDirectory, *epochs: int) -> None:
     """Ten steps an epoch."""
     for epoch in epochs:
-        run.append_row("metrics.csv", METRICS, metrics(epoch, 10 * epoch))
+        run.append_rows("metrics.csv", [metrics(epoch, 10 * epoch)])
         timing = {"epoch": epoch, "step": 10 * epoch, "seconds": 1.5, "images_per_second": 1e3}
-        run.append_row("timing.csv", TIMING, timing)
+        run.append_rows("timing.csv", [timing])
         run.append_json("trajectory.jsonl", {"epoch": epoch, "step": 10 * epoch, "selection": [0.1 * epoch]})
 
 
@@ -284,8 +284,8 @@ def test_json_is_written_to_be_read(tmp_path: Path) -> None:
 
 
 def test_rows_have_one_header_and_empty_cells_for_none(run: RunDirectory) -> None:
-    run.append_row("metrics.csv", METRICS, metrics(1, 10, validation_loss=None, validation_error=None))
-    run.append_row("metrics.csv", METRICS, metrics(2, 20))
+    run.append_rows("metrics.csv", [metrics(1, 10, validation_loss=None, validation_error=None)])
+    run.append_rows("metrics.csv", [metrics(2, 20)])
     lines = (run.path / "metrics.csv").read_text().splitlines()
     assert lines == [",".join(METRICS), "1,10,0.5,0.5,0.5,,,7,0", "2,20,0.5,0.5,0.5,0.5,0.5,7,0"]
     assert [row["validation_loss"] for row in run.read_metrics()] == ["", "0.5"]
@@ -294,7 +294,7 @@ def test_rows_have_one_header_and_empty_cells_for_none(run: RunDirectory) -> Non
 def test_floats_read_back_as_the_same_number(run: RunDirectory) -> None:
     values = [1 / 3, 0.1 + 0.2, 5e-324, 1.7976931348623157e308, 1e-7, math.pi, 0.0, 1e22, math.inf]
     for number, value in enumerate(values):
-        run.append_row("metrics.csv", METRICS, metrics(number, number, train_loss=value))
+        run.append_rows("metrics.csv", [metrics(number, number, train_loss=value)])
     run.rewind(1000)
     assert [float(row["train_loss"]) for row in run.read_metrics()] == values
 
@@ -339,7 +339,7 @@ def test_a_line_cut_short_by_a_crash_is_forgotten(run: RunDirectory, name: str, 
 def test_a_header_cut_short_is_written_again(run: RunDirectory, length: int) -> None:
     (run.path / "metrics.csv").write_text(",".join(METRICS)[:length])
     run.rewind(0)
-    run.append_row("metrics.csv", METRICS, metrics(1, 10))
+    run.append_rows("metrics.csv", [metrics(1, 10)])
     assert [row["step"] for row in run.read_metrics()] == ["10"]
 
 
@@ -367,3 +367,11 @@ def test_the_first_line_of_a_trajectory_stays(run: RunDirectory) -> None:
     assert steps(run)[2] == [0, 10]
     run.rewind(-1)
     assert steps(run)[2] == []
+
+
+def test_a_table_of_an_older_version_gets_the_columns_of_this_one(run: RunDirectory) -> None:
+    (run.path / "timing.csv").write_text("epoch,step,seconds,images_per_second\n1,10,1.5,1000.0\n")
+    run.rewind(1)
+    run.append_rows("timing.csv", [{"epoch": 2, "step": 20, "seconds": 1.0, "outer_seconds": 0.25}])
+    lines = (run.path / "timing.csv").read_text().splitlines()
+    assert lines[1:] == ["1,10,1.5,1000.0,,,", "2,20,1.0,,0.25,,"]

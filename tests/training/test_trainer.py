@@ -86,11 +86,11 @@ def assert_same(a: Any, b: Any, where: str = "") -> None:
 
 def assert_same_run(a: Path, b: Path) -> None:
     assert_same(final_state(a), final_state(b))
-    names = {"metrics.csv", "policy.json", "trajectory.jsonl"}
+    names = {"metrics.csv", "outer.csv", "policy.json", "trajectory.jsonl", "samples.npz"}
     present = [names & {path.name for path in run.iterdir()} for run in (a, b)]
     assert present[0] == present[1] >= {"metrics.csv"}
     for name in present[0]:
-        assert (a / name).read_text() == (b / name).read_text(), name
+        assert (a / name).read_bytes() == (b / name).read_bytes(), name
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -101,6 +101,8 @@ def test_every_method_trains_and_leaves_a_whole_run_directory(method: str, tmp_p
     assert 0 <= result.test_error <= 1
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"config.yaml", "environment.json", "split.json", "metrics.csv", "timing.csv", "result.json"} <= names
+    assert ("outer.csv" in names) == (method == "madao")
+    assert "samples.npz" in names
     assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {"last.pt", "previous.pt", "best.pt"}
     rows = list(csv.DictReader((tmp_path / "run" / "metrics.csv").read_text().splitlines()))
     assert [int(row["step"]) for row in rows] == [3, 6, 9]

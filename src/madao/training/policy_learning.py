@@ -80,6 +80,7 @@ class PolicyLearning:
         )
         self._streams: tuple[Iterator[Any], Iterator[Any] | None] | None = None
         self.last: OuterStep | None = None
+        self.record: list[dict[str, Any]] = []  # of outer steps that are not in the run directory yet
         self.at_work = False
         sizes = (self._validation.batch_size, (self._train or train_batches).batch_size)
         self.largest_pass = min(max(sizes), settings.microbatch or max(sizes))
@@ -112,14 +113,17 @@ class PolicyLearning:
         self.at_work = True
         self.last = self.outer.step((cropped, labels), batch, lambda images: self.standard.after(images, draw))
         self.at_work = False
+        if self.last is not None:
+            self.record.append(_health(self.outer.calls, self.last))
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` needs."""
-        return self.outer.state_dict()
+        return {**self.outer.state_dict(), "record": list(self.record)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
         self.outer.load_state_dict(state)
+        self.record = list(state.get("record", ()))
         self._streams = None
 
     def _next_streams(self) -> tuple[Iterator[Any], Iterator[Any] | None]:
@@ -137,6 +141,14 @@ def crop_and_flip(standard: Standard, images: Tensor) -> tuple[StandardDraw, Ten
         images = standard.centre(images)
     draw = standard.sample(images)
     return draw, standard.before(images, draw)
+
+
+def _health(step: int, outer: OuterStep) -> dict[str, Any]:
+    """One row of the run directory's outer.csv."""
+    stats = outer.stats
+    names = ("outer_loss", "v_norm", "q_norm", "residual", "grad_norm", "products")
+    numbers = {name: getattr(stats, name) for name in names}
+    return {"step": step, **numbers, "status": stats.status.name.lower(), "applied": int(outer.applied)}
 
 
 def _solver(settings: OuterConfig) -> Amortized | Neumann | Identity:

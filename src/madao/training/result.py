@@ -18,6 +18,7 @@ class Result:
         epoch: The epoch of those weights.
         out: The run directory.
         policy: The learned policy's selection probabilities by operation, averaged over stages; else empty.
+        test_loss: On the test set.
     """
 
     test_error: float | None
@@ -25,6 +26,7 @@ class Result:
     epoch: int
     out: str
     policy: dict[str, float]
+    test_loss: float | None = None
 
     def favoured(self, count: int) -> str:
         """The operations the policy chooses most, for people; empty where none is learned."""

@@ -5,7 +5,7 @@ import io
 import json
 import os
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,7 +28,9 @@ METRICS = (
     "outer_updates",
     "outer_skipped",
 )
-TIMING = ("epoch", "step", "seconds", "images_per_second")
+TIMING = ("epoch", "step", "seconds", "images_per_second", "outer_seconds", "memory_mib", "outer_memory_mib")
+OUTER = ("epoch", "step", "outer_loss", "v_norm", "q_norm", "residual", "grad_norm", "products", "status", "applied")
+_TABLES = {"metrics.csv": METRICS, "timing.csv": TIMING, "outer.csv": OUTER}
 
 # What may differ when a run is resumed: where and how it runs, not what it computes.
 _FREE = ("out", "resume", "device", "tensorboard", "checkpoint_minutes", "data.root", "data.workers")
@@ -40,7 +42,8 @@ class RunDirectory:
     """The files of one run.
 
     - config.yaml: every setting; environment.json: versions and device; split.json: classes and validation indices.
-    - metrics.csv: one row an epoch; timing.csv: seconds, apart since they never repeat.
+    - metrics.csv: one row an epoch; timing.csv: seconds and memory, apart since they never repeat.
+    - outer.csv: one row an outer step, the health of its hypergradient. samples.npz: a few training images.
     - policy.json: the policy as it is now; trajectory.jsonl: as it was after each epoch.
     - result.json: how it ended.
     - checkpoints/: last.pt, previous.pt and best.pt. tensorboard/: events.
@@ -101,10 +104,10 @@ class RunDirectory:
             raise UserError(f"{self.path / 'config.yaml'} is damaged; remove the directory or choose another --out")
         return saved
 
-    def write(self, name: str, text: str) -> None:
-        """Replace a text file at once."""
+    def write(self, name: str, content: str | bytes) -> None:
+        """Replace a file at once."""
         with replacing(self.path / name) as file:
-            file.write(text.encode())
+            file.write(content.encode() if isinstance(content, str) else content)
 
     def write_json(self, name: str, content: Any) -> None:
         """Replace a JSON file at once."""
@@ -121,15 +124,11 @@ class RunDirectory:
         }
         self.write_json("environment.json", content)
 
-    def append_row(self, name: str, columns: Iterable[str], row: Mapping[str, Any]) -> None:
-        """Add a row to a CSV file. Floats are written so that they read back as the same number."""
+    def append_rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows to one of the tables. Floats are written so that they read back as the same number."""
         path = self.path / name
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        if not path.exists() or path.stat().st_size == 0:
-            writer.writerow(columns)
-        writer.writerow([_cell(row[column]) for column in columns])
-        _append(path, text.getvalue())
+        header = not path.exists() or path.stat().st_size == 0
+        _append(path, _table(_TABLES[name], rows, header))
 
     def append_json(self, name: str, content: Any) -> None:
         """Add a line to a JSON-lines file."""
@@ -137,14 +136,26 @@ class RunDirectory:
 
     def rewind(self, epoch: int) -> None:
         """Forget what was written after `epoch`: it comes again."""
-        for name in ("metrics.csv", "timing.csv"):
+        for name in _TABLES:
             self._keep(name, lambda line: line.startswith("epoch") or int(line.split(",")[0]) <= epoch)
+            self._complete(name)
         self._keep("trajectory.jsonl", lambda line: json.loads(line)["epoch"] <= epoch)
 
     def read_metrics(self) -> list[dict[str, str]]:
         """The rows of metrics.csv."""
         with (self.path / "metrics.csv").open() as file:
             return list(csv.DictReader(file))
+
+    def _complete(self, name: str) -> None:
+        """Give a table that an older version began the columns it has now."""
+        path = self.path / name
+        if not path.exists():
+            return
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            rows = list(reader)
+        if rows and tuple(reader.fieldnames or ()) != _TABLES[name]:
+            self.write(name, _table(_TABLES[name], rows, header=True))
 
     def _keep(self, name: str, wanted: Callable[[str], bool]) -> None:
         path = self.path / name
@@ -181,6 +192,15 @@ def _append(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _table(columns: Iterable[str], rows: Iterable[Mapping[str, Any]], header: bool) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if header:
+        writer.writerow(columns)
+    writer.writerows([_cell(row.get(column)) for column in columns] for row in rows)
+    return text.getvalue()
 
 
 def _cell(value: Any) -> str:

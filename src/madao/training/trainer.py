@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from madao.data import Batches, DataError
 from madao.policy import FrozenPolicy, Policy
-from madao.training import checkpoint
+from madao.training import checkpoint, samples
 from madao.training.build import (
     Splits,
     build_model,
@@ -31,10 +31,11 @@ from madao.training.errors import UserError, out_of_memory
 from madao.training.evaluate import Score, evaluate
 from madao.training.events import Events
 from madao.training.interrupt import Interrupted, StopRequest, stop_requests
+from madao.training.meter import Meter
 from madao.training.policy_learning import PolicyLearning, crop_and_flip
 from madao.training.precision import set_precision
 from madao.training.result import FILE, Result
-from madao.training.rundir import METRICS, TIMING, RunDirectory
+from madao.training.rundir import RunDirectory
 from madao.training.schedule import learning_rate
 from madao.training.state import restore, snapshot
 from madao.training.totals import Totals
@@ -111,7 +112,7 @@ class Trainer:
             else None
         )
         self.epoch = self.step = 0
-        self.totals = Totals(self.device)
+        self.totals, self.meter = Totals(self.device), Meter(self.device)
         self.best: tuple[float, int] | None = None
         self.validation_error = 1.0
         self.title = title or self.directory.path.name
@@ -192,6 +193,7 @@ class Trainer:
                 "skipped": self.splits.skipped,
             }
             self.directory.write_json("split.json", split)
+            self.directory.write(samples.FILE, samples.archive(self.splits.train, self.standard))
             self._record_policy()
         if self.splits.skipped:
             print(f"{self.title}: {self.splits.skipped} images could not be read and were skipped", flush=True)
@@ -234,7 +236,8 @@ class Trainer:
         if self.average is not None:
             self.average.update(self.network)
         if self.learning is not None:
-            self.learning.step(progress / self.config.epochs, cropped, labels, draw)
+            with self.meter.outer(self.learning.outer.due()):
+                self.learning.step(progress / self.config.epochs, cropped, labels, draw)
 
     def _look(self) -> None:
         """Check the loss, show progress, and save if it is time."""
@@ -258,6 +261,7 @@ class Trainer:
     def _end_epoch(self) -> None:
         self.epoch += 1
         seconds, rate = time.monotonic() - self._tick[0], self._rate(time.monotonic())
+        cost = self.meter.read()
         due = self.epoch % self.config.evaluate_every == 0 or self.epoch == self.config.epochs
         score = self._score(self.splits.validation) if due else None
         self.validation_error = self.validation_error if score is None else score.error
@@ -273,9 +277,12 @@ class Trainer:
             "outer_updates": 0 if learning is None else learning.outer.updates,
             "outer_skipped": 0 if learning is None else learning.outer.skipped,
         }
-        self.directory.append_row("metrics.csv", METRICS, row)
-        timing = {"epoch": self.epoch, "step": self.step, "seconds": seconds, "images_per_second": rate}
-        self.directory.append_row("timing.csv", TIMING, timing)
+        self.directory.append_rows("metrics.csv", [row])
+        timing = {"epoch": self.epoch, "step": self.step, "seconds": seconds, "images_per_second": rate, **cost}
+        self.directory.append_rows("timing.csv", [timing])
+        if learning is not None and learning.record:
+            self.directory.append_rows("outer.csv", [{"epoch": self.epoch, **step} for step in learning.record])
+            learning.record.clear()
         self._record_policy()
         if self.events is not None:
             self.events.write(self.step, {**row, **timing}, self.policy, None if learning is None else learning.last)
@@ -286,6 +293,7 @@ class Trainer:
         self._save()
         self.console.epoch(row, self.config.epochs, rate, self.policy)
         self._tick = (time.monotonic(), self.totals.images)
+        self.meter.clear()
 
     def _record_policy(self) -> None:
         """The policy as it is now, and where it has been."""
@@ -323,7 +331,14 @@ class Trainer:
         if isinstance(self.policy, Policy):
             means = self.policy.selection.detach().mean(0).tolist()
             selection = {o.name: mean for o, mean in zip(self.policy.operations, means, strict=True)}
-        result = Result(None if test is None else test.error, error, epoch, str(self.directory.path), selection)
+        result = Result(
+            None if test is None else test.error,
+            error,
+            epoch,
+            str(self.directory.path),
+            selection,
+            None if test is None else test.loss,
+        )
         self.directory.write_json(FILE, dataclasses.asdict(result))
         return result
 

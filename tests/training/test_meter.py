@@ -1,0 +1,42 @@
+import time
+
+import pytest
+import torch
+
+from madao.training.meter import Meter
+
+
+def test_outer_steps_are_timed_and_others_are_not() -> None:
+    meter = Meter(torch.device("cpu"))
+    for due in (True, False, True):
+        with meter.outer(due):
+            time.sleep(0.02)
+    found = meter.read()
+    assert found["outer_seconds"] == pytest.approx(0.04, abs=0.015)
+    meter.clear()
+    assert meter.read()["outer_seconds"] == 0
+
+
+def test_the_memory_of_the_process_is_known_and_that_of_its_steps_is_not() -> None:
+    meter = Meter(torch.device("cpu"))
+    before = meter.read()["memory_mib"]
+    held = torch.ones(2**26)  # 256 MiB
+    after = meter.read()
+    assert before is not None
+    assert after["memory_mib"] is not None
+    assert 50 < before <= after["memory_mib"] < 200_000
+    assert after["outer_memory_mib"] is None
+    del held
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_peaks_on_a_gpu_are_told_apart() -> None:
+    meter = Meter(torch.device("cuda", 0))
+    held = torch.ones(2**20, device="cuda")  # 4 MiB
+    with meter.outer(True):
+        torch.ones(2**24, device="cuda")  # 64 MiB
+    torch.ones(2**21, device="cuda")  # 8 MiB
+    found = meter.read()
+    assert found["memory_mib"] == pytest.approx(12, abs=1)
+    assert found["outer_memory_mib"] == pytest.approx(68, abs=1)
+    del held
