@@ -95,6 +95,17 @@ def test_tone_and_blends_equal_pil_to_the_last_bit(name: str, kind: str, photogr
         assert difference(run(name, image, value), reference(to_pil(image), value)).max() == 0, value
 
 
+def test_autocontrast_equals_pil_for_every_darkest_and_brightest_level() -> None:
+    for low in range(255):
+        rows = torch.arange(256, dtype=torch.uint8).clamp(min=low).repeat(256 - low, 1)
+        rows = torch.minimum(
+            rows, torch.arange(low, 256, dtype=torch.uint8)[:, None]
+        )  # each row up to its own brightest
+        ours = OPERATIONS["AutoContrast"].function(rows[:, None, None])[:, 0, 0]
+        for row, result in zip(rows[1::5], ours[1::5], strict=True):
+            assert difference(result[None, None], ImageOps.autocontrast(to_pil(row[None, None]))).max() == 0
+
+
 def affine(*coefficients: float) -> Callable[[Picture], Picture]:
     return lambda picture: picture.transform(
         picture.size, Image.Transform.AFFINE, coefficients, Image.Resampling.BILINEAR

@@ -27,37 +27,63 @@ _COORDINATE_ROUNDING = 1 / 32
 
 def shear_x(images: Tensor, shear: Tensor, fill: Fill = 0.0) -> Tensor:
     """Output (x, y) reads input (x + shear · y, y). `shear`: `[B]`."""
-    one, zero = torch.ones_like(shear), torch.zeros_like(shear)
-    slope = shear * (images.shape[2] / images.shape[3])
-    return warp(images, _matrix([one, slope, slope], [zero, one, zero]), fill)
+    return warp(images, shear_x_matrix(shear, *images.shape[2:]), fill)
 
 
 def shear_y(images: Tensor, shear: Tensor, fill: Fill = 0.0) -> Tensor:
     """Output (x, y) reads input (x, y + shear · x). `shear`: `[B]`."""
-    one, zero = torch.ones_like(shear), torch.zeros_like(shear)
-    slope = shear * (images.shape[3] / images.shape[2])
-    return warp(images, _matrix([one, zero, zero], [slope, one, slope]), fill)
+    return warp(images, shear_y_matrix(shear, *images.shape[2:]), fill)
 
 
 def translate_x(images: Tensor, fraction: Tensor, fill: Fill = 0.0) -> Tensor:
     """Output (x, y) reads input (x + fraction · width, y). `fraction`: `[B]`."""
-    one, zero = torch.ones_like(fraction), torch.zeros_like(fraction)
-    return warp(images, _matrix([one, zero, 2 * fraction], [zero, one, zero]), fill)
+    return warp(images, translate_x_matrix(fraction, *images.shape[2:]), fill)
 
 
 def translate_y(images: Tensor, fraction: Tensor, fill: Fill = 0.0) -> Tensor:
     """Output (x, y) reads input (x, y + fraction · height). `fraction`: `[B]`."""
-    one, zero = torch.ones_like(fraction), torch.zeros_like(fraction)
-    return warp(images, _matrix([one, zero, zero], [zero, one, 2 * fraction]), fill)
+    return warp(images, translate_y_matrix(fraction, *images.shape[2:]), fill)
 
 
 def rotate(images: Tensor, degrees: Tensor, fill: Fill = 0.0) -> Tensor:
     """Turn counter-clockwise about the centre. `degrees`: `[B]`."""
-    height, width = images.shape[2:]
+    return warp(images, rotate_matrix(degrees, *images.shape[2:]), fill)
+
+
+# The matrices by themselves, `[B]` → `[B, 2, 3]`, as `warp` takes them: masks, boxes and points move by them too.
+
+
+def shear_x_matrix(shear: Tensor, height: int, width: int) -> Tensor:
+    """The matrix of `shear_x`."""
+    one, zero = torch.ones_like(shear), torch.zeros_like(shear)
+    slope = shear * (height / width)
+    return _matrix([one, slope, slope], [zero, one, zero])
+
+
+def shear_y_matrix(shear: Tensor, height: int, width: int) -> Tensor:
+    """The matrix of `shear_y`."""
+    one, zero = torch.ones_like(shear), torch.zeros_like(shear)
+    slope = shear * (width / height)
+    return _matrix([one, zero, zero], [slope, one, slope])
+
+
+def translate_x_matrix(fraction: Tensor, height: int, width: int) -> Tensor:
+    """The matrix of `translate_x`; the same for every height and width."""
+    one, zero = torch.ones_like(fraction), torch.zeros_like(fraction)
+    return _matrix([one, zero, 2 * fraction], [zero, one, zero])
+
+
+def translate_y_matrix(fraction: Tensor, height: int, width: int) -> Tensor:
+    """The matrix of `translate_y`; the same for every height and width."""
+    one, zero = torch.ones_like(fraction), torch.zeros_like(fraction)
+    return _matrix([one, zero, zero], [zero, one, 2 * fraction])
+
+
+def rotate_matrix(degrees: Tensor, height: int, width: int) -> Tensor:
+    """The matrix of `rotate`."""
     radians = degrees * (math.pi / 180)
     cosine, sine, zero = radians.cos(), radians.sin(), torch.zeros_like(degrees)
-    rows = [cosine, -sine * (height / width), zero], [sine * (width / height), cosine, zero]
-    return warp(images, _matrix(*rows), fill)
+    return _matrix([cosine, -sine * (height / width), zero], [sine * (width / height), cosine, zero])
 
 
 def warp(images: Tensor, matrix: Tensor, fill: Fill = 0.0) -> Tensor:
@@ -69,15 +95,20 @@ def warp(images: Tensor, matrix: Tensor, fill: Fill = 0.0) -> Tensor:
             image (`align_corners=False`, as in `torch.nn.functional.affine_grid`).
         fill: The colour outside, in [0, 1].
     """
+    dtype = matrix.dtype if images.dtype == torch.uint8 else images.dtype
+    return resample(images, sampling_grid(matrix.to(dtype), images.shape[2], images.shape[3]), fill)
+
+
+def resample(images: Tensor, grid: Tensor, fill: Fill = 0.0) -> Tensor:
+    """Sample each image bilinearly at the places of a `sampling_grid`, in the images' dtype where they are float."""
     integer = images.dtype == torch.uint8
     # A little is added to uint8, which is truncated as PIL truncates: see _COORDINATE_ROUNDING.
-    values = images.to(matrix.dtype).add_(_COORDINATE_ROUNDING) if integer else images
-    colour = _colour(fill, values) * (255 if integer else 1)
-    shifted = values if fill == 0 else values - colour
-    grid = _grid(matrix.to(values.dtype), images.shape[2], images.shape[3])
+    values = images.to(grid.dtype).add_(_COORDINATE_ROUNDING) if integer else images
+    colour = None if fill == 0 else _colour(fill, values) * (255 if integer else 1)
+    shifted = values if colour is None else values - colour
     sampled = F.grid_sample(shifted, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
     # What lies outside is zero in (images − colour), hence `colour` in the sum.
-    filled = sampled if fill == 0 else sampled + colour
+    filled = sampled if colour is None else sampled + colour
     return truncate(filled) if integer else filled
 
 
@@ -85,8 +116,11 @@ def _matrix(first: list[Tensor], second: list[Tensor]) -> Tensor:
     return torch.stack([torch.stack(first, -1), torch.stack(second, -1)], -2)
 
 
-def _grid(matrix: Tensor, height: int, width: int) -> Tensor:
-    """`F.affine_grid` as a sum over whole rows: a matrix product per pixel costs five times as much."""
+def sampling_grid(matrix: Tensor, height: int, width: int) -> Tensor:
+    """The places, in [−1, 1] from edge to edge, that the pixels of the output read: `[B, H, W, 2]`.
+
+    `F.affine_grid` as a sum over whole rows: a matrix product per pixel costs five times as much.
+    """
     x, y = (
         torch.arange(1 - side, side, 2, dtype=matrix.dtype, device=matrix.device) / side for side in (width, height)
     )

@@ -43,6 +43,9 @@ class Operation:
             of the size a smooth operation's derivative has; for reverse mode alone. `"none"`: zero.
         geometric: Whether it moves pixels, so that masks and boxes have to move along.
         unit: What `range` is measured in, for people.
+        matrix: `matrix(value, height, width)` of a geometric operation that is one affine map: `[B]` → `[B, 2, 3]`,
+            from output to input positions, both in [−1, 1] from edge to edge, as `madao.ops.geometric.warp` takes it;
+            `value` is 0 where there is no range. With it masks, boxes and points move along (`madao.ops.along`).
     """
 
     name: str
@@ -52,6 +55,7 @@ class Operation:
     derivative: Derivative = "none"
     geometric: bool = False
     unit: str = ""
+    matrix: Callable[[Tensor, int, int], Tensor] | None = None
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
@@ -60,6 +64,8 @@ class Operation:
             raise ValueError(
                 f"{self.name}: derivative must be 'exact', 'straight-through' or 'none', got {self.derivative!r}"
             )
+        if self.matrix is not None and not self.geometric:
+            raise ValueError(f"{self.name}: a matrix moves pixels, so geometric must be True, got {self.geometric}")
         if self.range is None:
             if self.signed or self.derivative != "none":
                 raise ValueError(
@@ -142,8 +148,12 @@ class Operation:
         return result
 
 
-def _geometric(name: str, function: Callable[..., Tensor], strongest: float, unit: str) -> Operation:
-    return Operation(name, function, (0.0, strongest), signed=True, derivative="exact", geometric=True, unit=unit)
+def _geometric(
+    name: str, function: Callable[..., Tensor], matrix: Callable[..., Tensor], strongest: float, unit: str
+) -> Operation:
+    return Operation(
+        name, function, (0.0, strongest), signed=True, derivative="exact", geometric=True, unit=unit, matrix=matrix
+    )
 
 
 def _enhance(name: str, function: Callable[..., Tensor]) -> Operation:
@@ -153,11 +163,11 @@ def _enhance(name: str, function: Callable[..., Tensor]) -> Operation:
 OPERATIONS: dict[str, Operation] = {
     operation.name: operation
     for operation in (
-        _geometric("ShearX", geometric.shear_x, 0.3, "shear"),
-        _geometric("ShearY", geometric.shear_y, 0.3, "shear"),
-        _geometric("TranslateX", geometric.translate_x, 0.45, "of the width"),
-        _geometric("TranslateY", geometric.translate_y, 0.45, "of the height"),
-        _geometric("Rotate", geometric.rotate, 30.0, "degrees"),
+        _geometric("ShearX", geometric.shear_x, geometric.shear_x_matrix, 0.3, "shear"),
+        _geometric("ShearY", geometric.shear_y, geometric.shear_y_matrix, 0.3, "shear"),
+        _geometric("TranslateX", geometric.translate_x, geometric.translate_x_matrix, 0.45, "of the width"),
+        _geometric("TranslateY", geometric.translate_y, geometric.translate_y_matrix, 0.45, "of the height"),
+        _geometric("Rotate", geometric.rotate, geometric.rotate_matrix, 30.0, "degrees"),
         Operation("Invert", tone.invert),
         Operation("AutoContrast", tone.autocontrast),
         Operation("Equalize", tone.equalize),

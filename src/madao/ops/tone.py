@@ -53,8 +53,10 @@ def autocontrast(images: Tensor) -> Tensor:
     """
     low, high = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
     if images.dtype == torch.uint8:
-        # float64 and truncation, as in PIL, whose table differs from the rounded quotient.
-        scale = 255 / (high.double() - low.double())
+        # float64 and truncation, as in PIL, whose table differs from the rounded quotient. A quotient of two tensors:
+        # for a number over a tensor torch multiplies by the reciprocal, which rounds twice and turns 170 into 169.
+        span = high.double() - low.double()
+        scale = torch.full_like(span, 255) / span
         table = torch.arange(256, device=images.device) * scale - low * scale
         return _look_up(images, torch.where(high > low, table.nan_to_num(), torch.arange(256, device=images.device)))
     flat = high - low < 0.5 / 255

@@ -1,0 +1,113 @@
+"""A policy as a transform of albumentations."""
+
+from typing import Any
+
+import albumentations
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from madao.export.image import ImagePolicy, Step, Steps, as_spec
+
+Array = npt.NDArray[Any]
+
+
+class PolicyTransform(albumentations.DualTransform):  # type: ignore[misc]
+    """Augments an image as the policy says, and moves masks, boxes and key points along.
+
+    Images are `[H, W, C]` or `[H, W]`, C of 1 or 3, uint8 or floating point in [0, 1]. Masks are read at the nearest
+    pixel and are 0 outside; tone operations leave everything but the image as it is. Give it to
+    `albumentations.Compose` with `bbox_params` and `keypoint_params`, as any other transform; `images` and volumes have
+    the same draw in all their slices.
+
+    Draws come from the transform's own `py_random`, which `Compose(seed=…)` seeds. Like all of albumentations' they
+    know nothing of `torch.manual_seed`: seed each worker of a `DataLoader` with `set_random_seed`.
+
+    Args:
+        policy: A `PolicySpec`, a policy, the path of a policy.json or its text.
+        p: Probability that the policy is used at all. The policy has its own probabilities, so this is 1.
+    """
+
+    _targets = albumentations.core.type_definitions.ALL_TARGETS
+
+    def __init__(self, policy: Any, p: float = 1.0) -> None:
+        super().__init__(p=p)
+        spec = as_spec(policy)
+        self.policy = spec.dumps()  # the text, so that to_dict gives something to write to a file
+        self.engine = ImagePolicy(spec)
+
+    def sample(self) -> Steps:
+        """A draw for one image, one step a stage."""
+        return self.engine.steps([self.py_random.random() for _ in range(self.engine.uniforms)])
+
+    def get_params(self) -> dict[str, Any]:
+        """The draw, as plain numbers: `{"steps": [[operation, applied, magnitude, sign], …]}`."""
+        return {"steps": [list(step) for step in self.sample()]}
+
+    def apply(self, img: Array, *_: Any, steps: list[list[Any]], **params: Any) -> Array:
+        """Augment an image."""
+        planes = torch.from_numpy(np.ascontiguousarray(img))
+        image = planes[None] if img.ndim == 2 else planes.permute(2, 0, 1).contiguous()
+        result = self.engine.apply(image, _steps(steps))
+        array: Array = (result[0] if img.ndim == 2 else result.permute(1, 2, 0).contiguous()).numpy()
+        return array
+
+    def apply_to_mask(self, mask: Array, *_: Any, steps: list[list[Any]], **params: Any) -> Array:
+        """Move a mask `[H, W]` or `[H, W, C]` along."""
+        if not self._moves(steps):
+            return mask
+        layers = torch.from_numpy(np.ascontiguousarray(mask))
+        moved = self.engine.masks(layers if mask.ndim == 2 else layers.permute(2, 0, 1), _steps(steps))
+        array: Array = (moved if mask.ndim == 2 else moved.permute(1, 2, 0)).contiguous().numpy()
+        return array
+
+    def apply_to_bboxes(self, bboxes: Array, *_: Any, steps: list[list[Any]], **params: Any) -> Array:
+        """Move boxes along; albumentations has them as fractions of the image's sides."""
+        if not self._moves(steps) or not len(bboxes):
+            return bboxes
+        height, width = params["shape"][:2]
+        sides = torch.tensor([width, height, width, height], dtype=torch.float64)
+
+        def cut(boxes: Tensor) -> Tensor:
+            return torch.minimum(boxes.clamp(min=0), sides)
+
+        # What a later operation finds has been cut by the frame; what the last one leaves, Compose cuts.
+        geometric = [step for step in _steps(steps) if self.engine.moves((step,))]
+        boxes = torch.from_numpy(bboxes[:, :4].astype(np.float64)) * sides
+        boxes = self.engine.boxes(boxes, tuple(geometric[:-1]), height, width, cut)
+        boxes = self.engine.boxes(boxes, tuple(geometric[-1:]), height, width)
+        result: Array = bboxes.copy()
+        result[:, :4] = (boxes / sides).numpy()
+        return result
+
+    def apply_to_keypoints(self, keypoints: Array, *_: Any, steps: list[list[Any]], **params: Any) -> Array:
+        """Move key points (x, y, z, angle, scale, …) along; albumentations has the centre of pixel i at i."""
+        if not self._moves(steps) or not len(keypoints):
+            return keypoints
+        height, width = params["shape"][:2]
+        # The angle turns with the direction it points to, in an image counter-clockwise with y downwards.
+        angle = keypoints[:, 3].astype(np.float64)
+        ahead = keypoints[:, :2] + np.stack([np.cos(angle), -np.sin(angle)], -1)
+        both = torch.from_numpy(np.concatenate([keypoints[:, :2], ahead]).astype(np.float64))
+        start, end = (self.engine.points(both + 0.5, _steps(steps), height, width) - 0.5).numpy().reshape(2, -1, 2)
+        result: Array = keypoints.copy()
+        result[:, :2] = start
+        result[:, 3] = np.arctan2(start[:, 1] - end[:, 1], end[:, 0] - start[:, 0]) % (2 * np.pi)
+        return result
+
+    def get_transform_init_args_names(self) -> tuple[str, ...]:
+        """What `to_dict` writes."""
+        return ("policy",)
+
+    def __repr__(self) -> str:
+        spec = self.engine.spec
+        return f"{type(self).__name__}(stages={len(spec.stages)}, operations={len(spec.operations)}, p={self.p})"
+
+    def _moves(self, steps: list[list[Any]]) -> bool:
+        self.engine.check_moves()
+        return self.engine.moves(_steps(steps))
+
+
+def _steps(plain: list[list[Any]]) -> Steps:
+    return tuple(Step(*step) for step in plain)

@@ -1,0 +1,134 @@
+"""A policy as one Python file that needs nothing but Pillow."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from madao.export import pillow
+from madao.export.image import ImagePolicy, Step, built_in, strength
+from madao.ops import Operation
+from madao.policy import PolicySpec
+
+_HEAD = '''"""A data augmentation policy found by madao. This file needs Pillow and nothing else.
+
+Images are PIL images of mode L or RGB:
+
+    from {module} import PolicyTransform
+
+    transform = PolicyTransform()
+    augmented = transform(image)
+
+PolicyTransform(random.Random(0)) repeats its draws. Without it they come from the module random, which torch's
+DataLoader seeds in each of its workers.
+"""
+
+{imports}
+
+Picture = Image.Image
+
+FILL = {fill}
+"""The level outside a moved image: one for all channels, or one each."""
+'''
+
+_CLASS = '''
+class PolicyTransform:
+    """Augments PIL images of mode L or RGB, each by a draw of its own.
+
+    Args:
+        generator: Where random numbers come from; by default the module `random`.
+    """
+
+    def __init__(self, generator: random.Random | None = None) -> None:
+        self.generator = generator
+
+    def draw(self) -> list[tuple]:
+        """For each stage the operation, whether it is applied, and its strength in its own unit."""
+        source = self.generator or random
+        steps = []
+        for stage in STAGES:
+            shares = [row[1] for row in stage]
+            operation, _, application, one_way, other_way = source.choices(stage, shares)[0]
+            applied = source.random() < application
+            steps.append((operation, applied, one_way if source.random() < 0.5 else other_way))
+        return steps
+
+    def apply(self, image: Picture, steps: list[tuple]) -> Picture:
+        """Augment an image as a draw says."""
+        if image.mode not in ("L", "RGB"):
+            raise ValueError(f"the image must have mode L or RGB, got {image.mode}: image.convert('RGB')")
+        if len(FILL) > 1 and image.mode == "L":
+            raise ValueError("the policy fills with a colour: give it image.convert('RGB')")
+        for operation, applied, strength in steps:
+            if applied and operation in MOVING:
+                image = operation(image, strength, FILL)
+            elif applied:
+                image = operation(image, strength)
+        return image
+
+    def __call__(self, image: Picture) -> Picture:
+        """Augment an image."""
+        return self.apply(image, self.draw())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(stages={len(STAGES)})"
+
+
+transform = PolicyTransform()
+'''
+
+
+def source(spec: PolicySpec, module: str = "policy_python") -> str:
+    """The file's text.
+
+    Args:
+        spec: The policy.
+        module: What the file will be imported as, for the example in it.
+    """
+    policy = ImagePolicy(spec)
+    for operation in policy.drawn:
+        if not built_in(operation):
+            raise ValueError(
+                f"{operation.name} is an operation of your own, which a file without madao cannot hold; export to "
+                "torchvision, albumentations, kornia or timm, or learn a policy without it"
+            )
+    names = [operation.name for operation in policy.drawn]
+    moving = [pillow.GEOMETRIC[name].__name__ for name in names if name in pillow.GEOMETRIC]
+    functions: list[Callable[..., Any]] = [pillow.FUNCTIONS[name] for name in names]
+    text = "\n\n".join(inspect.getsource(part) for part in ([pillow.affine] if moving else []) + functions)
+    levels = torch.tensor(spec.fill, dtype=torch.float32).mul(255).to(torch.uint8).reshape(-1).tolist()
+    tuples = f"({', '.join(map(str, levels))}{',' if len(levels) == 1 else ''})"
+    head = _HEAD.format(module=module, imports=_imports(text), fill=tuples)
+    trailing = "," if len(moving) == 1 else ""
+    tables = (
+        "STAGES = [\n"
+        "    # operation, how often it is drawn, how often it is then applied, and its two strengths, equally likely\n"
+        f"{''.join(_stage(spec, number) for number in range(len(spec.stages)))}]\n"
+        f"MOVING = ({', '.join(moving)}{trailing})\n"
+    )
+    return f"{head}\n\n{text}\n\n{tables}\n{_CLASS}"
+
+
+def _imports(text: str) -> str:
+    used = [name for name in ("ImageChops", "ImageEnhance", "ImageOps") if f"{name}." in text]
+    standard = "import math\nimport random" if "math." in text else "import random"
+    return f"{standard}\n\nfrom PIL import {', '.join(['Image', *used])}"
+
+
+def _stage(spec: PolicySpec, number: int) -> str:
+    rows = [
+        _row(operation, position, spec, number)
+        for position, operation in enumerate(spec.operations)
+        if spec.stages[number][position].selection > 0
+    ]
+    return f"    [\n{''.join(rows)}    ],\n"
+
+
+def _row(operation: Operation, position: int, spec: PolicySpec, number: int) -> str:
+    entry = spec.stages[number][position]
+    magnitude = spec.tensors()[2][number, position].item()
+    # Nine digits: all of a float32, so that a threshold falls on the same side of a level as madao's.
+    one_way, other_way = (strength(operation, Step(position, True, magnitude, sign)).item() for sign in (1.0, -1.0))
+    name = pillow.FUNCTIONS[operation.name].__name__
+    return f"        ({name}, {entry.selection!r}, {entry.application!r}, {one_way:.9g}, {other_way:.9g}),\n"

@@ -1,0 +1,162 @@
+"""A policy as a transform of `torchvision.transforms.v2`."""
+
+import math
+from typing import Any
+
+import PIL.Image
+import torch
+from torch import Tensor
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional
+from torchvision.tv_tensors import BoundingBoxFormat
+
+from madao.export.image import ImagePolicy, Steps, as_spec
+
+_KEY_POINTS: tuple[type, ...] = (tv_tensors.KeyPoints,) if hasattr(tv_tensors, "KeyPoints") else ()
+_ROTATED = ("XYWHR", "CXCYWHR", "XYXYXYXY")
+
+
+class PolicyTransform(v2.Transform):  # type: ignore[misc]
+    """Augments a sample as the policy says: the image, and with it masks, boxes and key points.
+
+    Images are PIL images of mode L or RGB, or tensors `[..., C, H, W]`, C of 1 or 3, uint8 or float in [0, 1], plain or
+    `tv_tensors.Image`; type, shape and dtype are kept. Of a batch each image has its own draw, and masks beside it
+    begin with its dimensions. All frames of a `Video` have the same draw, and so have several images of one sample.
+
+    Masks (nearest neighbour, 0 outside), bounding boxes (all formats; cut as their `clamping_mode` says) and key
+    points (in pixels from edge to edge, as torchvision's `rotate` and `affine` take them) move along.
+
+    Draws come from torch's global generator, so `torch.manual_seed` repeats them and workers of a `DataLoader` differ.
+
+    Args:
+        policy: A `PolicySpec`, a policy, or the path of a policy.json.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__()
+        self.policy = ImagePolicy(as_spec(policy))
+
+    def sample(self) -> Steps:
+        """A draw for one image, one step a stage."""
+        return self.policy.sample()
+
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        """The draw of each image: `{"steps": [...]}`, and `shape`, how the images are laid out."""
+        images = [item for item in flat_inputs if not _belongs(item)]
+        if len(images) < len(flat_inputs):
+            self.policy.check_moves()
+        shapes = {_leading(item) for item in images} or {()}
+        if len(shapes) > 1:
+            raise ValueError(f"the images of a sample must come in one number, got leading shapes {sorted(shapes)}")
+        shape = shapes.pop()
+        return {"steps": [self.sample() for _ in range(math.prod(shape))], "shape": shape}
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        """Augment one item of a sample, or move it along."""
+        each: list[Steps] = params["steps"]
+        shape: tuple[int, ...] = params["shape"]
+        if isinstance(inpt, PIL.Image.Image):
+            return self.policy.apply_pil(inpt, each[0])
+        plain = inpt.as_subclass(Tensor)
+        if isinstance(inpt, tv_tensors.Mask):
+            moved = self._masks(plain, each, shape)
+        elif isinstance(inpt, (tv_tensors.BoundingBoxes, *_KEY_POINTS)):
+            if shape:
+                raise ValueError(
+                    f"boxes and key points belong to one image, but there is a batch of shape {list(shape)}; augment "
+                    "each image before it is put into a batch"
+                )
+            move = self._boxes if isinstance(inpt, tv_tensors.BoundingBoxes) else self._points
+            moved = move(inpt, plain, each[0])
+        elif shape:
+            flat = plain.flatten(0, len(shape) - 1)
+            moved = self._images(flat, each).reshape(plain.shape)
+        else:
+            moved = self.policy.apply(plain, each[0])
+        return tv_tensors.wrap(moved, like=inpt) if isinstance(inpt, tv_tensors.TVTensor) else moved
+
+    def extra_repr(self) -> str:
+        """Stages and operations, for print."""
+        spec = self.policy.spec
+        return f"stages={len(spec.stages)}, operations={len(spec.operations)}, fill={spec.fill}"
+
+    def _images(self, images: Tensor, each: list[Steps]) -> Tensor:
+        if images.ndim == 4:
+            return self.policy.apply_each(images, each)
+        return torch.stack([self.policy.apply(video, steps) for video, steps in zip(images, each, strict=True)])
+
+    def _masks(self, masks: Tensor, each: list[Steps], shape: tuple[int, ...]) -> Tensor:
+        if not shape:
+            return self.policy.masks(masks, each[0])
+        if masks.shape[: len(shape)] != shape or masks.ndim < len(shape) + 2:
+            raise ValueError(
+                f"masks beside a batch of images of shape {list(shape)} must begin with that shape, got "
+                f"{list(masks.shape)}"
+            )
+        flat = masks.flatten(0, len(shape) - 1)
+        moved = [self.policy.masks(mask, steps) for mask, steps in zip(flat, each, strict=True)]
+        return torch.stack(moved).reshape(masks.shape) if moved else masks
+
+    def _points(self, like: Any, points: Tensor, steps: Steps) -> Tensor:
+        if not self.policy.moves(steps):
+            return points
+        height, width = like.canvas_size
+        moved = self.policy.points(points.reshape(-1, 2).double(), steps, height, width).reshape(points.shape)
+        return _as_dtype(moved, points.dtype)
+
+    def _boxes(self, like: Any, boxes: Tensor, steps: Steps) -> Tensor:
+        if not self.policy.moves(steps) or not boxes.numel():
+            return boxes
+        height, width = like.canvas_size
+        # The name, not the member: older versions of torchvision have fewer of them.
+        rotated = like.format.name in _ROTATED
+        between = BoundingBoxFormat.XYXYXYXY if rotated else BoundingBoxFormat.XYXY
+        options = {"clamping_mode": like.clamping_mode} if hasattr(like, "clamping_mode") else {}
+
+        def cut(moved: Tensor) -> Tensor:
+            clamped: Tensor = functional.clamp_bounding_boxes(
+                moved, format=between, canvas_size=(height, width), **options
+            )
+            return clamped
+
+        moved = functional.convert_bounding_box_format(boxes.double(), old_format=like.format, new_format=between)
+        if rotated:
+            for step in steps:  # one after the other, so that each can be made a rectangle and cut
+                if self.policy.moves((step,)):
+                    corners = self.policy.points(moved.reshape(-1, 2), (step,), height, width)
+                    moved = cut(_rectangles(corners.reshape(-1, 4, 2)))
+        else:
+            moved = self.policy.boxes(moved, steps, height, width, cut)
+        moved = functional.convert_bounding_box_format(moved, old_format=between, new_format=like.format)
+        return _as_dtype(moved, boxes.dtype)
+
+
+def _belongs(item: Any) -> bool:
+    """Whether an item of a sample belongs to an image rather than being one."""
+    return isinstance(item, (tv_tensors.Mask, tv_tensors.BoundingBoxes, *_KEY_POINTS))
+
+
+def _leading(item: Any) -> tuple[int, ...]:
+    if isinstance(item, PIL.Image.Image):
+        return ()
+    return tuple(item.shape[: -4 if isinstance(item, tv_tensors.Video) else -3])
+
+
+def _as_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
+    return (values if dtype.is_floating_point else values.round()).to(dtype)
+
+
+def _rectangles(corners: Tensor) -> Tensor:
+    """The rectangles along the moved upper sides that hold the moved corners: `[N, 4, 2]` → `[N, 8]`.
+
+    A shear makes a parallelogram of a rotated box, and its formats hold rectangles.
+    """
+    along_x = corners[:, 1] - corners[:, 0]
+    along_x = along_x / along_x.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(corners.dtype).tiny)
+    along_y = torch.stack([-along_x[:, 1], along_x[:, 0]], -1)
+    axes = torch.stack([along_x, along_y], 1)  # [N, 2, 2]
+    low, high = torch.aminmax(corners @ axes.transpose(1, 2), dim=1)
+    left, top, right, bottom = low[:, 0], low[:, 1], high[:, 0], high[:, 1]
+    rectangle = torch.stack([left, top, right, top, right, bottom, left, bottom], -1).reshape(-1, 4, 2)
+    return (rectangle @ axes).reshape(-1, 8)

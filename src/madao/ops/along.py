@@ -1,0 +1,104 @@
+"""What moves along with an image through a geometric operation: masks, points and boxes.
+
+A geometric operation is one affine map. Its matrix (`Operation.matrix`) gives the place in the input that a pixel of
+the output reads, so a mask is read through the matrix, and a point of the input goes where its inverse sends it.
+
+Points and boxes are in pixels from edge to edge: the image spans 0..width and 0..height, and the centre of pixel i lies
+at i + 0.5. Where several operations follow each other, move masks through one after the other: what an operation
+pushed over the edge is gone, from the image and so from the mask.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from madao.ops.geometric import sampling_grid
+from madao.ops.table import Operation
+
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+"""What has the bits of a type that torch cannot gather."""
+
+
+def check_moves(operations: Iterable[Operation]) -> None:
+    """Raise unless masks, boxes and points can move along with every one of the operations."""
+    for operation in operations:
+        if operation.geometric and operation.matrix is None:
+            raise ValueError(
+                f"{operation.name} moves pixels but has no matrix, so masks, boxes and points cannot move along; give "
+                "Operation(..., matrix=...) to madao.ops.register, or augment the image alone"
+            )
+
+
+def matrix(operation: Operation, magnitude: Tensor, sign: Tensor, height: int, width: int) -> Tensor | None:
+    """The matrix of an operation at each image's magnitude and sign, or None where nothing moves.
+
+    Args:
+        operation: Which one.
+        magnitude: `[B]` in [0, 1].
+        sign: `[B]`, +1 or −1.
+        height: Of the images, in pixels.
+        width: Of the images, in pixels.
+
+    Returns:
+        `[B, 2, 3]` in float64, from output to input, both in [−1, 1] from edge to edge.
+    """
+    check_moves([operation])
+    if operation.matrix is None:
+        return None
+    # The parameter is rounded as the image's own is; what follows is exact enough to tell pixels apart.
+    value = operation.value(magnitude, sign) if operation.has_magnitude else torch.zeros_like(magnitude)
+    return operation.matrix(value.double(), height, width)
+
+
+def move_masks(masks: Tensor, matrix: Tensor) -> Tensor:
+    """Read each mask at the pixel nearest to the place its matrix gives; outside it is 0.
+
+    Args:
+        masks: `[B, ..., H, W]` of any dtype: values are copied, never computed with.
+        matrix: `[B, 2, 3]`.
+    """
+    height, width = masks.shape[-2:]
+    # From [−1, 1] to pixels, in which pixel i spans i..i + 1: the nearest pixel is the one the place lies in.
+    place = (sampling_grid(matrix.double(), height, width) + 1) / 2
+    column, row = (place[..., 0] * width).floor(), (place[..., 1] * height).floor()
+    inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+    index = (row.clamp(0, height - 1) * width + column.clamp(0, width - 1)).long()
+    signed = masks.view(_SIGNED[masks.dtype]) if masks.dtype in _SIGNED else masks
+    flat = signed.reshape(len(masks), -1, height * width)
+    layers = (len(masks), flat.shape[1], height * width)
+    moved = flat.gather(2, index.reshape(len(masks), 1, -1).expand(layers))
+    kept = inside.reshape(len(masks), 1, -1).expand(layers)
+    zero = torch.zeros((), dtype=flat.dtype, device=masks.device)
+    return torch.where(kept, moved, zero).reshape(masks.shape).view(masks.dtype)
+
+
+def move_points(points: Tensor, matrix: Tensor, height: int, width: int) -> Tensor:
+    """Send points from the input to where the output shows them.
+
+    Args:
+        points: `[B, N, 2]`, x and y in pixels from edge to edge.
+        matrix: `[B, 2, 3]`.
+        height: Of the images, in pixels.
+        width: Of the images, in pixels.
+    """
+    half = torch.tensor([width / 2, height / 2], dtype=torch.float64, device=points.device)
+    exact = matrix.double()
+    placed = points.double() / half - 1 - exact[:, None, :, 2]
+    moved: Tensor = torch.linalg.solve(exact[:, :, :2], placed.transpose(1, 2)).transpose(1, 2)
+    return ((moved + 1) * half).to(points.dtype)
+
+
+def move_boxes(boxes: Tensor, matrix: Tensor, height: int, width: int) -> Tensor:
+    """Send boxes to the upright boxes around their four moved corners. They may reach over the image's edge.
+
+    Args:
+        boxes: `[B, N, 4]`: left, top, right, bottom in pixels from edge to edge.
+        matrix: `[B, 2, 3]`.
+        height: Of the images, in pixels.
+        width: Of the images, in pixels.
+    """
+    corners = boxes[..., [0, 1, 2, 1, 2, 3, 0, 3]].reshape(len(boxes), -1, 2)
+    moved = move_points(corners, matrix, height, width).reshape(*boxes.shape[:2], 4, 2)
+    low, high = torch.aminmax(moved, dim=2)
+    return torch.cat([low, high], -1)

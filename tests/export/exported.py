@@ -1,0 +1,87 @@
+"""What the tests of exports share: a policy that has something of everything, and files loaded as a user would."""
+
+import importlib.util
+import itertools
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from madao.cli import main
+from madao.ops import OPERATIONS, PAPER, Operation
+from madao.ops.geometric import Fill
+from madao.policy import Draw, Entry, FrozenPolicy, PolicySpec
+
+GEOMETRIC = [name for name in PAPER if OPERATIONS[name].geometric]
+_counter = itertools.count()
+
+
+def uneven() -> PolicySpec:
+    """Three stages; uneven probabilities, some 0, some 1; another magnitude for each operation and stage."""
+    operations = tuple(OPERATIONS[name] for name in PAPER)
+    stages = []
+    for stage in range(3):
+        shares = [0.0 if (i + stage) % 7 == 3 or i == 13 else 1.0 + (5 * i + stage) % 6 for i in range(14)]
+        entries = []
+        for i, operation in enumerate(operations):
+            application = (0.0, 1.0, 0.35, 0.8)[(i + stage) % 4]
+            entries.append(Entry.rounded(operation, shares[i] / sum(shares), application, (i + 3 * stage + 1) / 21))
+        stages.append(tuple(entries))
+    return PolicySpec(operations, tuple(stages))
+
+
+def single(name: str, magnitude: float, fill: Fill = 0.0, application: float = 1.0) -> PolicySpec:
+    """One operation, always applied."""
+    operation = OPERATIONS[name]
+    return PolicySpec((operation,), ((Entry.rounded(operation, 1.0, application, magnitude),),), fill)
+
+
+def write(spec: PolicySpec, target: str, folder: Path) -> Path:
+    """The file that the command writes."""
+    source = folder / f"source{next(_counter)}.json"
+    spec.save(source)
+    out = folder / f"exported{next(_counter)}{'.json' if target == 'json' else '.py'}"
+    assert main(["export", str(source), "--to", target, "--out", str(out)]) == 0
+    return out
+
+
+def load(spec: PolicySpec, target: str, folder: Path) -> ModuleType:
+    """The module that the command writes, imported."""
+    path = write(spec, target, folder)
+    found = importlib.util.spec_from_file_location(path.stem, path)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[path.stem] = module
+    found.loader.exec_module(module)
+    return module
+
+
+def draw_of(steps: Sequence[Sequence[float]]) -> Draw:
+    """One image's steps (operation, applied, magnitude, sign) as a `Draw`."""
+    choice, applied, magnitude, sign = zip(*steps, strict=True)
+    return Draw(
+        choice=torch.tensor(choice)[:, None],
+        applied=torch.tensor(applied)[:, None],
+        magnitude=torch.tensor(magnitude, dtype=torch.float32)[:, None],
+        sign=torch.tensor(sign, dtype=torch.float32)[:, None],
+    )
+
+
+def reference(spec: PolicySpec, image: Tensor, steps: Sequence[Sequence[float]]) -> Tensor:
+    """What `FrozenPolicy.apply` makes of one image."""
+    return FrozenPolicy(spec).apply(image[None], draw_of(steps))[0]
+
+
+def swirl(images: Tensor, value: Tensor, fill: Fill = 0.0) -> Tensor:
+    """An operation of a user's own."""
+    return images.flip(-1)
+
+
+def with_swirl(application: float = 1.0) -> PolicySpec:
+    """A policy with an operation that moves pixels nobody knows where to."""
+    operation = Operation("Swirl", swirl, (0.0, 1.0), geometric=True)
+    return PolicySpec((operation,), ((Entry(1.0, application, 1.0),),))

@@ -1,0 +1,173 @@
+"""The torchvision transform as its users meet it."""
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+from madao import Policy
+from madao.export.torchvision import PolicyTransform
+from madao.policy import FrozenPolicy, PolicySpec
+from tests.export.exported import draw_of, reference, single, uneven, with_swirl
+
+
+def noise(*shape: int) -> Tensor:
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def test_each_image_of_a_batch_has_its_own_draw() -> None:
+    spec = uneven()
+    transform = PolicyTransform(spec)
+    images = noise(3, 16, 20).repeat(2, 20, 1, 1, 1)
+    torch.manual_seed(0)
+    params = transform.make_params([images])
+    torch.manual_seed(0)
+    found = transform(images)
+    assert found.shape == images.shape
+    assert len(set(params["steps"])) > 20
+    for image, result, steps in zip(images.flatten(0, 1), found.flatten(0, 1), params["steps"], strict=True):
+        assert torch.equal(result, reference(spec, image, steps))
+
+
+def test_masks_beside_a_batch() -> None:
+    transform = PolicyTransform(single("TranslateX", 0.5))
+    images = tv_tensors.Image(torch.ones(6, 1, 20, 40))
+    images_out, masks_out = transform(images, tv_tensors.Mask(torch.ones(6, 20, 40, dtype=torch.uint8)))
+    assert torch.equal((images_out[:, 0] > 0.5).byte(), masks_out)
+    with pytest.raises(ValueError, match=r"must begin with that shape, got \[5, 20, 40\]"):
+        transform(images, tv_tensors.Mask(torch.ones(5, 20, 40)))
+    with pytest.raises(ValueError, match="boxes and key points belong to one image"):
+        transform(images, tv_tensors.BoundingBoxes([[0, 0, 1, 1]], format="XYXY", canvas_size=(20, 40)))
+
+
+def test_all_frames_of_a_video_and_all_images_of_a_sample_have_one_draw() -> None:
+    spec = uneven()
+    transform = PolicyTransform(spec)
+    frame = noise(3, 16, 20)
+    video = tv_tensors.Video(frame.repeat(5, 1, 1, 1))
+    for seed in range(10):
+        torch.manual_seed(seed)
+        found = transform(video)
+        assert isinstance(found, tv_tensors.Video)
+        assert all(torch.equal(found[0], other) for other in found)
+        torch.manual_seed(seed)
+        first, second = transform(tv_tensors.Image(frame), tv_tensors.Image(frame))
+        assert torch.equal(first, second)
+        assert torch.equal(first, found[0])
+    several = transform(tv_tensors.Video(frame.repeat(12, 2, 1, 1, 1)))
+    assert len({clip[0].numpy().tobytes() for clip in several}) > 3
+
+
+def test_where_no_image_can_be_augmented_the_error_names_the_remedy() -> None:
+    transform = PolicyTransform(single("Rotate", 0.5, fill=(0.1, 0.2, 0.3)))
+    with pytest.raises(ValueError, match=r"mode L or RGB, got RGBA; convert it first: image.convert\('RGB'\)"):
+        transform(Image.new("RGBA", (4, 4)))
+    with pytest.raises(ValueError, match=r"one per channel \(1\), got \(0.1, 0.2, 0.3\)"):
+        transform(Image.new("L", (4, 4)))
+    with pytest.raises(ValueError, match=r"one per channel \(1\)"):
+        transform(torch.zeros(1, 4, 4))
+    with pytest.raises(ValueError, match=r"must lie in \[0, 1\], got values from 0 to 7"):
+        transform(torch.arange(8.0).reshape(1, 2, 4).expand(3, 2, 4))
+    with pytest.raises(ValueError, match="1 or 3 channels, got 4"):
+        transform(torch.zeros(4, 8, 8))
+    with pytest.raises(ValueError, match="must come in one number"):
+        transform(tv_tensors.Image(torch.zeros(3, 8, 8)), tv_tensors.Image(torch.zeros(2, 3, 8, 8)))
+    with pytest.raises(TypeError, match="policy must be a PolicySpec, a policy with spec"):
+        PolicyTransform(3)
+
+
+def test_a_policy_can_be_given_in_any_form(tmp_path: Any) -> None:
+    policy = Policy()
+    path = tmp_path / "policy.json"
+    policy.spec().save(path)
+    for given in (policy, policy.spec(), path, str(path), policy.spec().dumps()):
+        assert PolicyTransform(given).policy.spec == policy.spec()
+
+
+def test_an_operation_of_ones_own_moves_images_but_nothing_beside_them() -> None:
+    transform = PolicyTransform(with_swirl())
+    image = torch.rand(3, 5, 6)
+    assert torch.equal(transform(image), image.flip(-1))
+    # With the first image, however seldom it is drawn.
+    with pytest.raises(ValueError, match="Swirl moves pixels but has no matrix"):
+        PolicyTransform(with_swirl(1e-9))(tv_tensors.Image(image), tv_tensors.Mask(torch.zeros(5, 6)))
+
+
+def test_it_stands_in_a_pipeline_and_prints() -> None:
+    transform = PolicyTransform(uneven())
+    pipeline = v2.Compose([v2.RandomHorizontalFlip(), transform, v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+    image, label = pipeline(Image.fromarray(noise(16, 20, 3).numpy()), 3)
+    assert image.shape == (3, 16, 20)
+    assert image.dtype == torch.float32
+    assert label == 3
+    assert "PolicyTransform(stages=3, operations=14, fill=0.0)" in repr(pipeline)
+
+
+def test_pickling_keeps_the_policy() -> None:
+    transform = PolicyTransform(uneven())
+    image = noise(3, 16, 20)
+    transform(image)
+    again = pickle.loads(pickle.dumps(transform))
+    torch.manual_seed(5)
+    first = [transform(image) for _ in range(20)]
+    torch.manual_seed(5)
+    for expected in first:
+        assert torch.equal(again(image), expected)
+    # And nothing it keeps for the images it has seen.
+    assert len(pickle.dumps(transform)) == len(pickle.dumps(PolicyTransform(uneven())))
+
+
+def test_the_seed_decides() -> None:
+    transform = PolicyTransform(uneven())
+    image = noise(3, 16, 20)
+    runs = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        runs.append([transform(image).numpy().tobytes() for _ in range(30)])
+    assert runs[0] == runs[1] != runs[2]
+
+
+class Draws(Dataset[Tensor]):
+    """The draws of a transform, as numbers."""
+
+    def __init__(self, spec: PolicySpec) -> None:
+        self.transform = PolicyTransform(spec)
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Tensor:
+        self.transform(torch.zeros(3, 4, 4, dtype=torch.uint8))
+        return torch.tensor([[step.operation, step.applied, step.sign] for step in self.transform.sample()])
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_draw_differently_and_again_the_same_for_the_same_seed(method: str) -> None:
+    runs = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        loader = DataLoader(Draws(uneven()), batch_size=12, num_workers=2, multiprocessing_context=method)
+        first, second = loader  # one batch a worker
+        assert not torch.equal(first, second)
+        runs.append(torch.cat([first, second]))
+    assert torch.equal(runs[0], runs[1])
+
+
+def test_batches_agree_with_frozen_policy_on_arrays_of_one_channel() -> None:
+    spec = uneven()
+    transform = PolicyTransform(spec)
+    images = noise(5, 1, 9, 14)
+    torch.manual_seed(2)
+    steps = transform.make_params([images])["steps"]
+    draw = transform.policy.draw(steps)
+    assert np.array_equal(draw.choice[:, 3], draw_of(steps[3]).choice[:, 0])
+    torch.manual_seed(2)
+    assert torch.equal(transform(images), FrozenPolicy(spec).apply(images, draw))
+    assert transform(images[:0]).shape == (0, 1, 9, 14)
