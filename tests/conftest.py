@@ -1,9 +1,17 @@
+import os
+
+import hypothesis
 import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_sample_images
 from torch import Tensor
 
+if not torch.cuda.is_available():  # read by Triton as kernels are defined
+    os.environ["TRITON_INTERPRET"] = "1"
+# A busy machine is no error.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 torch.set_num_threads(1)  # the tests run in as many processes as there are cores
 
 

@@ -18,7 +18,7 @@ def test_the_demo_prints_a_table_goes_on_and_repeats_itself(tmp_path: Path, caps
     for method in ("standard", "uniform", "madao"):
         assert re.search(rf"│ {method} +│ [\d.]+ % +│", first), first
     assert "the policy chooses TranslateX and TranslateY in" in first
-    assert f"madao preview --policy {tmp_path}/demo/madao/policy.json" in first
+    assert f"madao report {tmp_path}/demo" in first
     assert main(arguments) == 0
     again = capsys.readouterr().out
     assert re.findall(r"│ \w+ +│ [\d.]+ %", again) == re.findall(r"│ \w+ +│ [\d.]+ %", first)

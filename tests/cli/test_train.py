@@ -45,7 +45,8 @@ def test_a_folder_of_images_becomes_a_model_and_a_policy(tmp_path: Path, capsys:
     printed = capsys.readouterr().out
     assert "validation error" in printed
     assert "there is no test set" in printed
-    assert f"madao preview --policy {out}/policy.json" in printed
+    assert f"madao report {out}" in printed
+    assert f"madao export {out} --to torchvision" in printed
     assert madao.PolicySpec.load(out / "policy.json")
     assert yaml.safe_load((out / "config.yaml").read_text())["data"]["root"] == str(root)
     assert main(["evaluate", "--run", str(out), "--split", "validation"]) == 0

@@ -212,8 +212,8 @@ def test_the_table_for_people() -> None:
         policy.selection_logits[0, PAPER.index("Rotate")] = 2.0
     lines = str(policy.spec()).splitlines()
     assert lines[0].split() == ["stage", "1", "selected", "applied", "strength"]
-    assert lines[1].split() == ["Rotate", "36.2%", "62.2%", "±", "18.7", "degrees"]
-    assert any(line.split()[0] == "Color" and line.endswith("1 ± 0.622 factor") for line in lines)
+    assert lines[1].split() == ["Rotate", "36.2%", "62.2%", "±19°"]
+    assert any(line.split()[0] == "Color" and line.endswith("factor 1 ± 0.62") for line in lines)
     assert any(line.split()[0] == "Invert" and line.endswith("–") for line in lines)
 
 
@@ -234,9 +234,10 @@ def test_a_spec_cannot_be_wrong(operations: Any, stages: Any, message: str) -> N
 
 
 def test_load_policy_by_name_or_file(tmp_path: Path) -> None:
-    path = tmp_path / "p.json"
+    path = tmp_path / "policy.json"
     Policy().spec().save(path)
     assert load_policy(path).operations == load_policy(str(path)).operations == Policy().operations
+    assert load_policy(path.parent).operations == Policy().operations
     assert type(load_policy("trivialaugment-normal")).__name__ == "TrivialAugment"
     images = torch.rand(8, 3, 6, 6)
     assert torch.equal(load_policy("autoaugment-svhn", seed=3)(images), load_policy("autoaugment-svhn", seed=3)(images))

@@ -10,11 +10,17 @@ from madao.training.interrupt import Interrupted
 
 VERBS = {
     "train": "train a model and learn its augmentation policy",
+    "report": "what runs found, as a page to look at",
     "evaluate": "measure a trained model",
     "demo": "plant a shift in digits and watch the policy find it",
     "recipes": "list the settings of the paper's tables",
     "preview": "a contact sheet of what a policy does to images",
+    "export": "a learned policy as a transform of another library",
 }
+
+# What comes with pip install 'madao[train]' and not without.
+_OF_TRAIN = {"jsonargparse", "lightning_fabric", "matplotlib", "rich", "scipy", "sklearn", "tensorboard", "torchvision"}
+_OF_TRAIN |= {"yaml"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,6 +62,10 @@ def _run(arguments: list[str]) -> int:
     # Imported here: no verb waits for what only another one needs.
     try:
         importlib.import_module(f"madao.cli.{verb}").command(rest)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in _OF_TRAIN:
+            raise
+        raise UserError(f"{error.name} is not installed; commands need: pip install 'madao[train]'") from None
     except SystemExit as stop:  # argparse's own, after --help
         return int(stop.code or 0)
     return 0

@@ -44,7 +44,7 @@ def demo(planted: Planted = "rotate", seed: int = 0, epochs: int = 72, out: str 
     if planted != "none":
         console.print(_verdict(results, planted), markup=False)
     console.print(f"{time.monotonic() - started:.0f} s; the runs are in {folder}", markup=False)
-    console.print(f"look at the policy: madao preview --policy {results['madao'].out}/policy.json", markup=False)
+    console.print(f"look at all of it: madao report {folder}", markup=False)
 
 
 def demo_config(method: str, planted: Planted, seed: int, epochs: int, folder: Path) -> TrainConfig:

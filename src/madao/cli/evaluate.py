@@ -19,7 +19,7 @@ from madao.training.rundir import RunDirectory
 
 def command(arguments: list[str]) -> None:
     """Evaluate as the command line says."""
-    call(evaluate, "evaluate", arguments)
+    call(evaluate, "evaluate", arguments, plain="run")
 
 
 def evaluate(

@@ -1,6 +1,8 @@
 """Flags and YAML to function arguments and dataclasses, with errors of one line."""
 
 import difflib
+import inspect
+import json
 import re
 from collections.abc import Callable
 from typing import NoReturn
@@ -18,22 +20,48 @@ class Parser(jsonargparse.ArgumentParser):
         raise UserError(_explain(message, _options(self), self.prog)) from None
 
 
-def call(function: Callable[..., None], verb: str, arguments: list[str]) -> None:
-    """Call a function whose signature and docstring are its command line."""
+def call(function: Callable[..., None], verb: str, arguments: list[str], plain: str | None = None) -> None:
+    """Call a function whose signature and docstring are its command line.
+
+    Args:
+        function: What to call.
+        verb: The command.
+        arguments: Of the command line.
+        plain: The parameter that may be given without its name: `madao report RUN` for `madao report --runs RUN`.
+    """
     parser = Parser(prog=f"madao {verb}", description=(function.__doc__ or "").split("\n")[0])
     parser.add_function_arguments(function, as_group=False)
+    if plain is not None:
+        several = inspect.signature(function).parameters[plain].annotation == list[str]
+        parser.usage = f"madao {verb} {'RUN [RUN …]' if several else 'RUN'} [OPTIONS]"
+        arguments = _named(arguments, plain, several, parser)
     found = parser.parse_args(with_values(arguments, parser))
     function(**vars(parser.instantiate(found)))
 
 
+def _named(arguments: list[str], name: str, several: bool, parser: jsonargparse.ArgumentParser) -> list[str]:
+    """With the values that no option takes under the name they belong to."""
+    switches = _switches(parser)
+    values: list[str] = []
+    rest: list[str] = []
+    taken = False
+    for argument in arguments:
+        option = argument.startswith("-")
+        if not option and not taken and (argument not in ("true", "false") or not rest or rest[-1] not in switches):
+            values.append(argument)
+        else:
+            rest.append(argument)
+        taken = option and "=" not in argument and argument not in switches and argument not in ("-h", "--help")
+    if len(values) > 1 and not several:
+        raise UserError(f"one run is expected, got {len(values)}: {' '.join(values)}")
+    if not values:
+        return rest
+    return [f"--{name}", json.dumps(values) if several else values[0], *rest]
+
+
 def with_values(arguments: list[str], parser: jsonargparse.ArgumentParser) -> list[str]:
     """`--resume` and the like mean `--resume true`."""
-    switches = {
-        option
-        for action in parser._actions
-        if getattr(action, "_typehint", None) in (bool, bool | str, bool | None)
-        for option in action.option_strings
-    }
+    switches = _switches(parser)
     complete = []
     for position, argument in enumerate(arguments):
         complete.append(argument)
@@ -41,6 +69,16 @@ def with_values(arguments: list[str], parser: jsonargparse.ArgumentParser) -> li
         if argument in switches and (not following or following[0].startswith("--")):
             complete.append("true")
     return complete
+
+
+def _switches(parser: jsonargparse.ArgumentParser) -> set[str]:
+    """The options that are true or false."""
+    return {
+        option
+        for action in parser._actions
+        if getattr(action, "_typehint", None) in (bool, bool | str, bool | None)
+        for option in action.option_strings
+    }
 
 
 def _options(parser: jsonargparse.ArgumentParser) -> list[str]:

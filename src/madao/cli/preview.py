@@ -9,8 +9,8 @@ from torch import Tensor
 
 from madao.cli.parser import call
 from madao.data.folder import SUFFIXES
-from madao.ops import Operation
-from madao.policy import AugmentationPolicy, Draw, load_policy
+from madao.policy import load_policy
+from madao.policy.words import steps
 from madao.training.errors import UserError
 
 _GAP = 8
@@ -34,8 +34,8 @@ def preview(
     """Write a contact sheet: each row an image, first as it is, then under draws of the policy.
 
     Args:
-        policy: A policy.json, or uniform, randaugment, trivialaugment, trivialaugment-normal, autoaugment-cifar10,
-            autoaugment-svhn, autoaugment-imagenet.
+        policy: A policy.json, a run directory, or uniform, randaugment, trivialaugment, trivialaugment-normal,
+            autoaugment-cifar10, autoaugment-svhn, autoaugment-imagenet.
         images: A folder of images, or one image. By default two photographs that come along.
         output: The PNG file to write.
         rows: How many images.
@@ -57,10 +57,11 @@ def preview(
         results = augment.apply(repeated, draw)
     except ValueError as error:  # a fill for other channels, say
         raise UserError(f"{policy}: {error}") from None
+    captions = ["\n".join(steps(augment.operations, draw, i)) or "unchanged" for i in range(len(repeated))]
     tiles = [
         [
             (batch[row], "original"),
-            *((results[i], _caption(augment, draw, i)) for i in range(row * columns, (row + 1) * columns)),
+            *((results[i], captions[i]) for i in range(row * columns, (row + 1) * columns)),
         ]
         for row in range(len(batch))
     ]
@@ -106,19 +107,6 @@ def _read_pictures(source: Path, count: int) -> list[Image.Image]:
         except (UnidentifiedImageError, OSError) as error:
             raise UserError(f"cannot read {path} as an image ({error}); remove or replace it") from None
     return pictures
-
-
-def _caption(policy: AugmentationPolicy, draw: Draw, image: int) -> str:
-    lines = [
-        _step(policy.operations[int(draw.choice[stage, image])], draw.magnitude[stage, image], draw.sign[stage, image])
-        for stage in range(draw.stages)
-        if draw.applied[stage, image]
-    ]
-    return "\n".join(lines) or "unchanged"
-
-
-def _step(operation: Operation, magnitude: Tensor, sign: Tensor) -> str:
-    return f"{operation.name} {operation.value(magnitude, sign):.3g}" if operation.has_magnitude else operation.name
 
 
 def _sheet(tiles: list[list[tuple[Tensor, str]]], size: int) -> Image.Image:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import shlex
 from pathlib import Path
 
 from madao.cli.parser import Parser, with_values
@@ -68,7 +69,9 @@ def summary(result: Result) -> list[str]:
         ]
     if result.policy:
         lines.append(f"the policy chooses {result.favoured(4)}, …")
-        lines.append(f"look at it:   madao preview --policy {result.out}/policy.json")
-        lines.append(f"use it again: madao train --augment.method {result.out}/policy.json")
-    lines.append(f"everything is in {result.out}; measure again: madao evaluate --run {result.out}")
+    out = shlex.quote(result.out)
+    lines.append(f"look at it:    madao report {out}")
+    if result.policy:
+        lines.append(f"take it away:  madao export {out} --to torchvision")
+    lines.append(f"measure again: madao evaluate {out}")
     return lines

@@ -23,10 +23,12 @@ NAMED: dict[str, Callable[[int], AugmentationPolicy]] = {
 
 
 def load_policy(name_or_path: str | os.PathLike[str], seed: int = 0) -> AugmentationPolicy:
-    """A built-in policy by name, or a learned one from its JSON file."""
+    """A built-in policy by name, or a learned one from its JSON file or the run directory it lies in."""
     name_or_path = os.fspath(name_or_path)
     if name_or_path in NAMED:
         return NAMED[name_or_path](seed)
+    if Path(name_or_path).is_dir():
+        name_or_path = os.path.join(name_or_path, "policy.json")
     if Path(name_or_path).is_file():
         return FrozenPolicy(PolicySpec.load(name_or_path), seed)
     if name_or_path.endswith(".json") or "/" in name_or_path:

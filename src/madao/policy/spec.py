@@ -13,6 +13,7 @@ from madao.ops.checks import check_fill
 from madao.ops.geometric import Fill
 from madao.policy import specfile
 from madao.policy.specfile import PolicyFileError
+from madao.policy.words import strength
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,18 +136,9 @@ class PolicySpec:
             lines.append(f"stage {number + 1}      selected  applied  strength")
             rows = sorted(zip(self.operations, stage, strict=True), key=lambda row: -row[1].selection)
             for operation, entry in rows:
-                strength = _strength(operation, entry)
-                lines.append(f"  {operation.name:<12}{entry.selection:8.1%}{entry.application:9.1%}  {strength}")
+                how = strength(operation, entry.magnitude)
+                lines.append(f"  {operation.name:<12}{entry.selection:8.1%}{entry.application:9.1%}  {how}")
         return "\n".join(lines)
-
-
-def _strength(operation: Operation, entry: Entry) -> str:
-    if operation.range is None or entry.magnitude is None:
-        return "–"
-    neutral = operation.range[0]
-    around = f"{neutral:g} " if neutral else ""
-    text = f"{around}± {abs(entry.magnitude - neutral):.3g}" if operation.signed else f"{entry.magnitude:.3g}"
-    return f"{text} {operation.unit}".rstrip()
 
 
 def _six(value: float) -> float:

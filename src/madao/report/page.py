@@ -1,0 +1,307 @@
+"""The page: one HTML file that opens anywhere, without a server and without the network."""
+
+import dataclasses
+import html
+import json
+from collections.abc import Iterable, Sequence
+from importlib import resources
+
+import yaml
+
+from madao.policy import PolicySpec
+from madao.policy.words import sentence, strength
+from madao.report.chart import Chart
+from madao.report.charts import cost_charts, health_charts, learning_charts, policy_charts
+from madao.report.compare import Comparison, Interval, comparison_charts
+from madao.report.gallery import Gallery, Row, Tile, gallery
+from madao.report.run import Run
+
+# Scripts and styles of the file itself, images in the file itself, and no request to anywhere.
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """A page and the charts in it, by the name of their place."""
+
+    text: str
+    charts: dict[str, Chart]
+
+
+def page(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> Page:
+    """One run in full; of several, the comparison first and each run folded."""
+    charts: dict[str, Chart] = {}
+    body = [_comparison(each, number, charts) for number, each in enumerate(comparisons, 1)]
+    if len(runs) == 1:
+        title = f"madao: {runs[0].name}"
+        body.append(_run(runs[0], "", charts))
+    else:
+        title = f"madao: {len(runs)} runs"
+        body.insert(0, f"<h1>{len(runs)} runs</h1>" + _runs_that_stand_alone(runs, comparisons))
+        body.append("<h2>Each run</h2>")
+        for number, run in enumerate(runs, 1):
+            about = f"{_e(run.path)}: {_e(run.method)}, seed {_e(run.setting('seed', '?'))}, {_e(_outcome(run))}"
+            body.append(f"<details><summary>{about}</summary>{_run(run, f'{number}-', charts)}</details>")
+    data = json.dumps({place: chart.plain() for place, chart in charts.items()}, ensure_ascii=False)
+    text = _TEMPLATE.format(
+        title=_e(title),
+        policy=_POLICY,
+        style=_asset("page.css"),
+        body="\n".join(body),
+        # So that no text in the data can end the script.
+        data=data.replace("<", "\\u003c"),
+        script=_asset("chart.js"),
+    )
+    return Page(text, charts)
+
+
+_TEMPLATE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<noscript><p class="warning">The charts need JavaScript; they also lie beside this file as PNG and SVG.</p></noscript>
+{body}
+<script type="application/json" id="charts">{data}</script>
+<script>
+{script}</script>
+</body>
+</html>
+"""
+
+
+def _run(run: Run, prefix: str, charts: dict[str, Chart]) -> str:
+    parts = [_head(run)]
+    sections: list[tuple[str, str, str]] = []
+    if run.policy is not None:
+        moving = _figures(policy_charts(run), prefix, charts)
+        sections.append(("policy", "The policy", _policy_table(run.policy) + moving))
+        if run.samples is not None:
+            sections.append(("gallery", "What it does to images", _gallery(gallery(run.policy, run.samples))))
+    sections.append(("learning", "Loss and error", _figures(learning_charts(run), prefix, charts)))
+    health = _figures(health_charts(run), prefix, charts)
+    if health:
+        sections.append(("health", "Can the gradient be trusted?", _steps_taken(run) + health))
+    cost = _figures(cost_charts(run), prefix, charts)
+    if cost:
+        sections.append(("cost", "What it cost", _cost(run) + cost))
+    sections.append(("settings", "Settings", _settings(run)))
+    links = "".join(f'<a href="#{prefix}{key}">{_e(title)}</a>' for key, title, _ in sections)
+    parts.append(f"<nav>{links}</nav>")
+    parts += [f'<section id="{prefix}{key}"><h2>{_e(title)}</h2>{text}</section>' for key, title, text in sections]
+    return "\n".join(parts)
+
+
+def _head(run: Run) -> str:
+    facts = {
+        "test error": _percent(run.result.get("test_error")),
+        "validation error": _percent(_last(run.metrics.get("validation_error", ()))),
+        "epochs": f"{run.epochs} of {run.setting('epochs', '?')}",
+        "augmentation": run.method,
+        "data": " ".join(str(part) for part in (run.setting("data.name") or run.setting("data.root") or "digits",)),
+        "model": run.setting("model.name") or "default",
+        "seed": run.setting("seed", "?"),
+        "device": run.environment.get("device", "?"),
+    }
+    cells = "".join(f"<div><dt>{_e(name)}</dt><dd>{_e(value)}</dd></div>" for name, value in facts.items())
+    lead = f'<p class="lead">The policy {_e(sentence(run.policy))}.</p>' if run.policy is not None else ""
+    return f"<h1>{_e(run.name)}</h1>{lead}{_warnings(run)}<dl class='facts'>{cells}</dl>"
+
+
+def _warnings(run: Run) -> str:
+    texts = []
+    if not run.result:
+        texts.append(
+            f"This run has not ended: {run.epochs} of {run.setting('epochs', '?')} epochs are over, and the test set "
+            f"has not been seen. Go on with: madao train --out {run.path} --resume"
+        )
+    if run.missing:
+        texts.append("Not in this run directory, or not readable: " + "; ".join(run.missing) + ".")
+    return "".join(f'<p class="warning">{_e(text)}</p>' for text in texts)
+
+
+def _policy_table(policy: PolicySpec) -> str:
+    stages = range(len(policy.stages))
+    over = "".join(f'<th colspan="3">stage {stage + 1}</th>' for stage in stages)
+    head = "<th>drawn</th><th>then applied</th><th>strength</th>" * len(policy.stages)
+    shares = [sum(stage[index].selection for stage in policy.stages) for index in range(len(policy.operations))]
+    most = max(entry.selection for stage in policy.stages for entry in stage)
+    rows = []
+    for index in sorted(range(len(shares)), key=lambda index: -shares[index]):
+        operation = policy.operations[index]
+        cells = []
+        for stage in policy.stages:
+            entry = stage[index]
+            part = 100 * entry.selection / most
+            cells.append(
+                f'<td class="share" style="--part: {part:.1f}%">{100 * entry.selection:.1f} %</td>'
+                f"<td>{100 * entry.application:.0f} %</td><td>{_e(strength(operation, entry.magnitude))}</td>"
+            )
+        rows.append(f"<tr><td>{_e(operation.name)}</td>{''.join(cells)}</tr>")
+    return (
+        f"<p>For each image, each stage draws one operation and then applies it or not. Equal shares would be "
+        f"{100 / len(shares):.1f} % each.</p>"
+        f'<div class="wide"><table><thead><tr><th></th>{over}</tr><tr><th>operation</th>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _gallery(shown: Gallery) -> str:
+    sharp = " pixelated" if shown.pixelated else ""
+    columns = len(shown.originals)
+    blocks = []
+    for number, rows in enumerate(shown.stages):
+        originals = Row("as they are", "training images", shown.originals)
+        cells = "".join(_gallery_row(row) for row in (originals, *rows))
+        grid = f'<div class="gallery by-operation{sharp}" style="--columns: {columns}">{cells}</div>'
+        opened = " open" if number == 0 else ""
+        blocks.append(f"<details{opened}><summary>Stage {number + 1}, operation by operation</summary>{grid}</details>")
+    draws = "".join(
+        f"<div>{_image(tile)}<span>{_e(tile.caption)}</span></div>" for row in shown.draws for tile in row.tiles
+    )
+    count = len(shown.draws[0].tiles)
+    whole = f'<div class="gallery by-draw{sharp}" style="--columns: {count}">{draws}</div>'
+    return (
+        f'<figure data-gallery="operations"><h3>Each operation at its learned strength</h3>{"".join(blocks)}'
+        "<figcaption>The likeliest operation first. Signed operations turn one way on one image and the other way on "
+        "the next. Hold the pointer over an image to read what was done to it.</figcaption></figure>"
+        f'<figure data-gallery="draws"><h3>The whole policy</h3>{whole}'
+        "<figcaption>Each row: an image as it is, then what training sees of it: draws of all stages. Crop, flip and "
+        "Cutout come on top of this and are not shown.</figcaption></figure>"
+    )
+
+
+def _gallery_row(row: Row) -> str:
+    label = f'<div class="label"><b>{_e(row.heading)}</b>{_e(row.note)}</div>'
+    return label + "".join(_image(tile) for tile in row.tiles)
+
+
+def _image(tile: Tile) -> str:
+    return f'<img src="{tile.source}" alt="{_e(tile.caption)}" title="{_e(tile.caption)}">'
+
+
+_STATES = {
+    "converged": "solved",
+    "truncated": "cut short, as is usual with few steps",
+    "diverging": "diverging",
+    "negative_curvature": "stopped at negative curvature",
+    "non_finite": "not finite",
+}
+
+
+def _steps_taken(run: Run) -> str:
+    taken = len(run.outer["step"])
+    skipped = sum(value == 0 for value in run.outer.get("applied", ()))
+    states = ", ".join(f"{count} {_STATES.get(name, name)}" for name, count in run.statuses.items())
+    return (
+        f"<p>{taken} outer steps, {skipped} skipped because they could not be trusted. How the linear system was "
+        f"left: {_e(states or 'not recorded')}.</p>"
+    )
+
+
+def _cost(run: Run) -> str:
+    seconds = sum(value or 0.0 for value in run.timing.get("seconds", ()))
+    outer = sum(value or 0.0 for value in run.timing.get("outer_seconds", ()))
+    text = f"{_duration(seconds)} of training"
+    if outer:
+        ratio = seconds / max(seconds - outer, 1e-9)
+        text += f", {_duration(outer)} of it for the policy: {ratio:.2f} × the time of the steps alone"
+    return f"<p>{_e(text)}.</p>"
+
+
+def _settings(run: Run) -> str:
+    settings = yaml.safe_dump(dict(run.config), sort_keys=False, allow_unicode=True)
+    about = ", ".join(f"{name} {value}" for name, value in run.environment.items())
+    return f'<details><summary>config.yaml</summary><pre>{_e(settings)}</pre></details><p class="quiet">{_e(about)}</p>'
+
+
+def _comparison(comparison: Comparison, number: int, charts: dict[str, Chart]) -> str:
+    reference = comparison.groups[0].label
+    rows = []
+    for group, mean, difference in comparison.rows():
+        versus, p_value = "–", "–"
+        if difference is not None and difference.mean is not None:
+            versus = _with_interval(difference.mean, signed=True)
+            p_value = "–" if difference.p_value is None else f"{difference.p_value:.3f}"
+        seeds = ", ".join(str(run.setting("seed", "?")) for run in group.runs)
+        rows.append(
+            f"<tr><td>{_e(group.label)}</td><td>{_e(_with_interval(mean))}</td><td>{_e(versus)}</td>"
+            f"<td>{p_value}</td><td>{_e(seeds)}</td></tr>"
+        )
+    table = (
+        f"<table><thead><tr><th>augmentation</th><th>{_e(comparison.measure)}</th><th>against {_e(reference)}</th>"
+        f"<th>p</th><th>seeds</th></tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    )
+    how = (
+        f"{comparison.measure.capitalize()} in percent, mean over seeds ± 95 % interval of the mean (Student's t). "
+        f"Differences to {reference} are paired by seed, and p is that of the two-sided paired t-test on them, not "
+        "corrected for the number of methods; it needs at least two seeds in common."
+    )
+    figures = _figures(comparison_charts(comparison, number), "", charts)
+    return (
+        f'<section id="comparison-{number}"><h2>{_e(comparison.problem)}</h2><div class="wide">{table}</div>'
+        f'<p class="quiet">{_e(how)}</p>{figures}</section>'
+    )
+
+
+def _runs_that_stand_alone(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> str:
+    compared = {id(run) for comparison in comparisons for group in comparison.groups for run in group.runs}
+    alone = [str(run.path) for run in runs if id(run) not in compared]
+    if not alone:
+        return ""
+    text = f"Not compared, since no other run has the same data, model and schedule: {', '.join(alone)}."
+    return f'<p class="warning">{_e(text)}</p>'
+
+
+def _figures(found: Iterable[Chart], prefix: str, charts: dict[str, Chart]) -> str:
+    texts = []
+    for chart in found:
+        place = prefix + chart.key
+        charts[place] = chart
+        texts.append(
+            f'<figure data-chart="{_e(place)}"><h3>{_e(chart.title)}</h3><div class="chart"></div>'
+            f"<figcaption>{_e(chart.caption)}</figcaption></figure>"
+        )
+    return "\n".join(texts)
+
+
+def _outcome(run: Run) -> str:
+    if isinstance(run.result.get("test_error"), float | int):
+        return f"test error {_percent(run.result['test_error'])}"
+    known = _percent(_last(run.metrics.get("validation_error", ())))
+    return f"{'' if run.result else 'not ended, '}validation error {known}"
+
+
+def _with_interval(value: Interval, signed: bool = False) -> str:
+    mean = f"{100 * value.mean:+.2f}" if signed else f"{100 * value.mean:.2f}"
+    width = "" if value.half_width is None else f" ± {100 * value.half_width:.2f}"
+    return f"{mean}{width}".replace("-", "−")
+
+
+def _last(values: Sequence[float | None]) -> float | None:
+    return next((value for value in reversed(values) if value is not None), None)
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.2f} %"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _asset(name: str) -> str:
+    return (resources.files("madao.report") / name).read_text(encoding="utf-8")
+
+
+def _e(value: object) -> str:
+    return html.escape(str(value)).replace(" %", "&nbsp;%")

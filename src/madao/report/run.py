@@ -1,0 +1,239 @@
+"""A run directory, read as it is found: of another version, stopped half way, still growing."""
+
+import collections
+import csv
+import dataclasses
+import json
+import math
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from madao.policy import PolicyFileError, PolicySpec
+
+Table = dict[str, list[float | None]]
+"""The columns of a CSV file; what is no number is None."""
+
+
+class ReportError(Exception):
+    """What keeps a report from being made, in one line."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trajectory:
+    """Where a learned policy has been.
+
+    Attributes:
+        operations: Their names.
+        epochs: When.
+        values: `selection`, `application` and `magnitude` (μ in [0, 1]), each `[times, stages, operations]`.
+    """
+
+    operations: tuple[str, ...]
+    epochs: list[float]
+    values: Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """What a run directory holds.
+
+    Attributes:
+        path: Of the directory.
+        config: Every setting, nested as in config.yaml.
+        metrics: One row an epoch.
+        timing: One row an epoch: seconds and memory.
+        outer: One row an outer step; empty where there is none.
+        statuses: How many outer steps left their linear system in which state.
+        trajectory: Where the policy has been, if it learns.
+        policy: The policy as it is now, if it is one with numbers.
+        result: How it ended, if it has.
+        environment: What it ran on.
+        classes: Their names.
+        samples: A few training images, uint8 `[n, C, H, W]`, if it kept any.
+        missing: What could not be read, in words.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    metrics: Table
+    timing: Table
+    outer: Table
+    statuses: Mapping[str, int]
+    trajectory: Trajectory | None
+    policy: PolicySpec | None
+    result: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    classes: Sequence[str]
+    samples: np.ndarray | None
+    missing: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        """Short, for headings: the last two parts of its path."""
+        return "/".join(self.path.resolve().parts[-2:])
+
+    @property
+    def method(self) -> str:
+        """How it augments; a policy's file by its name."""
+        return Path(str(self.setting("augment.method", "unknown"))).stem
+
+    @property
+    def epochs(self) -> int:
+        """How many are over."""
+        return int(self.metrics["epoch"][-1] or 0)
+
+    @property
+    def warmup(self) -> float:
+        """Epochs before the policy begins to learn."""
+        chosen = self.setting("outer.warmup")
+        return float(self.setting("epochs", 0)) / 5 if chosen is None else float(chosen)
+
+    def setting(self, name: str, default: Any = None) -> Any:
+        """One setting by its dotted name."""
+        value: Any = self.config
+        for part in name.split("."):
+            if not isinstance(value, Mapping) or part not in value:
+                return default
+            value = value[part]
+        return value
+
+
+def find_runs(paths: Sequence[Path]) -> list[Path]:
+    """The run directories among and right under `paths`, each once."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        if not path.exists():
+            raise ReportError(f"there is no run directory {path}")
+        if not path.is_dir():
+            raise ReportError(f"{path} is a file; give the run directory it lies in")
+        runs = [path] if (path / "config.yaml").exists() else sorted(p.parent for p in path.glob("*/config.yaml"))
+        if not runs:
+            raise ReportError(f"{path} is no run directory: there is no config.yaml in it, nor in the folders under it")
+        found |= {run.resolve(): run for run in runs}
+    return list(found.values())
+
+
+def read_run(path: Path) -> Run:
+    """Read a run directory. Raises `ReportError` where there is nothing to show."""
+    missing: list[str] = []
+    config = _settings(path)
+    metrics = _table(path / "metrics.csv")
+    if not metrics.get("epoch"):
+        raise ReportError(f"{path} has no metrics.csv with an epoch in it: the run has not finished its first epoch")
+    learns = config.get("augment", {}).get("method") == "madao" if isinstance(config.get("augment"), dict) else False
+    split = _json(path / "split.json")
+    run = Run(
+        path=path,
+        config=config,
+        metrics=metrics,
+        timing=_table(path / "timing.csv"),
+        outer=_table(path / "outer.csv"),
+        statuses=collections.Counter(_rows(path / "outer.csv").get("status", ())),
+        trajectory=_trajectory(path / "trajectory.jsonl"),
+        policy=_policy(path / "policy.json", missing),
+        result=_json(path / "result.json"),
+        environment=_json(path / "environment.json"),
+        classes=[str(name) for name in split.get("classes", ())],
+        samples=_samples(path / "samples.npz"),
+        missing=missing,
+    )
+    if not run.timing:
+        missing.append("timing.csv: no figures of time and memory")
+    if learns and run.trajectory is None:
+        missing.append("trajectory.jsonl: no curves of the policy")
+    if learns and not run.outer and any(run.metrics.get("outer_updates", ())):
+        missing.append("outer.csv: no figures of the hypergradient's health")
+    if run.policy is not None and run.samples is None:
+        missing.append("samples.npz: no gallery of training images")
+    return run
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        settings = yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        settings = None
+    if not isinstance(settings, dict):
+        raise ReportError(f"{path / 'config.yaml'} is damaged; restore it to see this run")
+    return settings
+
+
+def _rows(path: Path) -> dict[str, list[str]]:
+    """The columns of a CSV file; a last line cut short is left out."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, UnicodeDecodeError):
+        return {}
+    rows = list(csv.reader(line for line in text.splitlines(keepends=True) if line.endswith("\n")))
+    whole = [row for row in rows[1:] if len(row) == len(rows[0])]
+    return {name: [row[column] for row in whole] for column, name in enumerate(rows[0])} if whole else {}
+
+
+def _table(path: Path) -> Table:
+    return {name: [_number(text) for text in column] for name, column in _rows(path).items()}
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _trajectory(path: Path) -> Trajectory | None:
+    """Lines cut short, and what comes after one, are left out."""
+    lines: list[dict[str, Any]] = []
+    try:
+        for text in path.read_text(encoding="utf-8").splitlines():
+            lines += [json.loads(text)]
+    except (FileNotFoundError, ValueError):
+        pass
+    operations: tuple[str, ...] = ()
+    epochs, values = [], []
+    try:
+        for line in lines:
+            operations = tuple(line.get("operations", operations))
+            if "selection" in line:
+                epochs.append(float(line["epoch"]))
+                values.append([line[name] for name in ("selection", "application", "magnitude")])
+        stacked = np.asarray(values, dtype=float)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    if stacked.ndim != 4 or stacked.shape[-1] != len(operations):
+        return None
+    names = ("selection", "application", "magnitude")
+    return Trajectory(operations, epochs, {name: stacked[:, index] for index, name in enumerate(names)})
+
+
+def _policy(path: Path, missing: list[str]) -> PolicySpec | None:
+    try:
+        return PolicySpec.load(path)
+    except FileNotFoundError:
+        return None
+    except PolicyFileError as error:
+        missing.append(str(error))
+        return None
+
+
+def _samples(path: Path) -> np.ndarray | None:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            images: np.ndarray = archive["images"]
+    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile):
+        return None
+    good = images.ndim == 4 and images.dtype == np.uint8 and images.shape[1] in (1, 3) and images.size > 0
+    return images if good else None

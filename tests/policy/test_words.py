@@ -1,0 +1,76 @@
+import pytest
+import torch
+
+from madao import Draw, PolicySpec
+from madao.ops import OPERATIONS
+from madao.policy import Entry
+from madao.policy.words import amount, sentence, steps, strength
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("Rotate", 21.4, "±21°"),
+        ("Rotate", 4.26, "±4.3°"),
+        ("ShearX", 0.185, "shear ±0.185"),
+        ("TranslateX", 0.28, "±28 % of the width"),
+        ("Brightness", 1.62, "factor 1 ± 0.62"),
+        ("Solarize", 97.3, "threshold 97.3"),
+        ("Posterize", 5.5, "6 bits"),
+        ("Posterize", 5.49, "5 bits"),
+        ("Invert", None, "–"),
+    ],
+)
+def test_strengths_are_in_real_units(name: str, value: float | None, text: str) -> None:
+    assert strength(OPERATIONS[name], value) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("Rotate", -21.4, "−21°"),
+        ("ShearY", -0.1, "shear −0.1"),
+        ("TranslateY", -0.28, "−28 % of the height"),
+        ("Color", 0.38, "factor 0.38"),
+    ],
+)
+def test_amounts_have_their_sign(name: str, value: float, text: str) -> None:
+    assert amount(OPERATIONS[name], value) == text
+
+
+def spec(*stages: dict[str, float]) -> PolicySpec:
+    names = list(stages[0])
+    strong = {"Rotate": 21.0, "Color": 1.5, "Solarize": 100.0}
+    return PolicySpec(
+        tuple(OPERATIONS[name] for name in names),
+        tuple(tuple(Entry(share, 0.5, strong.get(name)) for name, share in stage.items()) for stage in stages),
+    )
+
+
+def test_a_sentence_says_what_is_preferred_and_what_is_not() -> None:
+    chosen = spec({"Rotate": 0.66, "Color": 0.2, "Solarize": 0.1, "Invert": 0.04})
+    assert sentence(chosen) == "prefers Rotate by ±21° (66 % of draws); almost never Invert"
+
+
+def test_a_sentence_averages_stages_and_names_the_strength_of_the_likelier() -> None:
+    first = spec({"Rotate": 0.9, "Color": 0.05, "Invert": 0.05}).stages[0]
+    second = (Entry(0.2, 0.5, 3.0), Entry(0.75, 0.5, 1.5), Entry(0.05, 0.5, None))
+    both = PolicySpec(tuple(OPERATIONS[name] for name in ("Rotate", "Color", "Invert")), (first, second))
+    assert sentence(both) == "prefers Rotate by ±21° (55 % of draws); almost never Invert"
+
+
+def test_a_sentence_does_not_make_up_a_preference() -> None:
+    even = spec({"Rotate": 0.28, "Color": 0.24, "Solarize": 0.24, "Invert": 0.24})
+    assert sentence(even) == "has no strong preference: the likeliest of 4 is Rotate by ±21° (28 % of draws)"
+
+
+def test_steps_are_those_that_are_applied() -> None:
+    operations = tuple(OPERATIONS[name] for name in ("Rotate", "Invert"))
+    draw = Draw(
+        choice=torch.tensor([[0, 0], [1, 0]]),
+        applied=torch.tensor([[True, False], [True, True]]),
+        magnitude=torch.full((2, 2), 0.5),
+        sign=torch.tensor([[-1.0, 1.0], [1.0, 1.0]]),
+    )
+    assert steps(operations, draw, 0) == ["Rotate −15°", "Invert"]
+    assert steps(operations, draw, 1) == ["Rotate 15°"]

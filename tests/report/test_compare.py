@@ -1,0 +1,103 @@
+"""Means, intervals and paired differences, against values worked out by hand."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from madao.report.compare import compare, comparison_charts, difference, interval
+from madao.report.run import Run, read_run
+from madao.training.config import OuterConfig
+from tests.report.runs import write_run
+
+
+def test_the_interval_is_students() -> None:
+    found = interval([1.0, 2.0, 3.0, 4.0])
+    # t for 97.5 % and 3 degrees of freedom is 3.182446; the deviation is √(5/3).
+    assert found.mean == 2.5
+    assert found.half_width == pytest.approx(3.182446 * math.sqrt(5 / 3) / 2, rel=1e-6)
+    assert interval([0.7]).half_width is None
+
+
+def test_differences_are_paired_by_seed() -> None:
+    found = difference({0: 1.0, 1: 2.0, 2: 4.0, 7: 9.0}, {2: 3.0, 1: 2.5, 0: 0.5, 8: 0.0})
+    # Differences 0.5, −0.5, 1: mean 1/3, deviation 0.7637626, t = 0.755929 with 2 degrees of freedom.
+    assert found.mean is not None
+    assert found.mean.mean == pytest.approx(1 / 3)
+    assert found.mean.count == 3
+    assert found.p_value == pytest.approx(0.528595, abs=1e-5)
+
+
+def test_a_test_needs_two_seeds_and_some_spread() -> None:
+    assert difference({0: 1.0}, {0: 2.0}).p_value is None
+    assert difference({0: 1.0, 1: 2.0}, {0: 2.0, 1: 3.0}).p_value is None
+    assert difference({0: 1.0}, {1: 2.0}).mean is None
+
+
+def runs(folder: Path, *rows: tuple[str, int, float], **changes: Any) -> list[Run]:
+    found = []
+    for number, (method, seed, error) in enumerate(rows):
+        path = folder / f"{number}"
+        found.append(read_run(write_run(path, method, seed, epochs=3, error=error, **changes)))
+    return found
+
+
+ROWS = [("madao", 0, 0.02), ("standard", 0, 0.05), ("madao", 1, 0.03), ("standard", 1, 0.05), ("uniform", 1, 0.04)]
+
+
+def test_runs_are_grouped_by_method_and_standard_comes_first(tmp_path: Path) -> None:
+    (found,) = compare(runs(tmp_path, *ROWS))
+    assert found.measure == "test error"
+    assert found.problem == "digits (rotate planted), default model, 3 epochs"
+    rows = found.rows()
+    assert [(group.label, mean.count) for group, mean, _ in rows] == [("standard", 2), ("uniform", 1), ("madao", 2)]
+    assert rows[0][2] is None
+    assert rows[2][1].mean == pytest.approx(0.025)
+    assert rows[2][2] is not None
+    assert rows[2][2].mean is not None
+    assert rows[2][2].mean.mean == pytest.approx(-0.025)
+
+
+def test_settings_of_a_method_tell_its_groups_apart(tmp_path: Path) -> None:
+    first = runs(tmp_path / "a", ("madao", 0, 0.02))
+    other = runs(tmp_path / "b", ("madao", 0, 0.03), outer=OuterConfig(every=7, warmup=2))
+    (found,) = compare([*first, *other])
+    assert [group.label for group in found.groups] == ["madao, outer.every 2", "madao, outer.every 7"]
+
+
+def test_settings_of_the_policy_do_not_tell_standard_runs_apart(tmp_path: Path) -> None:
+    first = runs(tmp_path / "a", ("standard", 0, 0.02))
+    other = runs(tmp_path / "b", ("standard", 1, 0.03), outer=OuterConfig(every=7))
+    (found,) = compare([*first, *other])
+    assert len(found.groups) == 1
+
+
+def test_other_problems_are_not_compared(tmp_path: Path) -> None:
+    first = runs(tmp_path / "a", ("standard", 0, 0.02), ("madao", 0, 0.01))
+    other = runs(tmp_path / "b", ("standard", 0, 0.5), ("madao", 0, 0.4), batch_size=32)
+    alone = runs(tmp_path / "c", ("standard", 0, 0.5), batch_size=16)
+    found = compare([*first, *other, *alone])
+    assert [len(each.groups) for each in found] == [2, 2]
+    assert "batch_size 128" in found[0].problem
+    assert "batch_size 32" in found[1].problem
+
+
+def test_without_every_test_error_validation_errors_are_compared(tmp_path: Path) -> None:
+    first = runs(tmp_path / "a", ("standard", 0, 0.02))
+    other = runs(tmp_path / "b", ("madao", 0, 0.01), ended=False)
+    (found,) = compare([*first, *other])
+    assert found.measure == "validation error"
+    assert found.groups[1].errors[0] == pytest.approx(0.01 * (1 + 3 * math.exp(-3)))
+
+
+def test_curves_have_bands_where_there_are_seeds(tmp_path: Path) -> None:
+    (found,) = compare(runs(tmp_path, *ROWS))
+    curves, paired = comparison_charts(found, 1)
+    standard, uniform, madao = curves.panels[0].series
+    assert standard.y[-1] == pytest.approx(0.05 * (1 + 3 * math.exp(-3)))
+    assert uniform.low == [None, None, None]
+    assert madao.low is not None
+    assert all(value is not None and value >= 0 for value in madao.low)
+    assert paired.ticks == ["standard", "uniform", "madao"]
+    assert [list(series.y) for series in paired.panels[0].series] == [[0.05, None, 0.02], [0.05, 0.04, 0.03]]

@@ -1,0 +1,198 @@
+"""The page, in a browser: headless Chromium, where there is one."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from madao.report import read_run, write_report
+from tests.report.browser import Browser, Page, chromium
+from tests.report.runs import write_run
+
+needs_browser = pytest.mark.skipif(chromium() is None, reason="needs Chromium")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("one") / "a <i>strange</i> & name"
+    run = write_run(folder, epochs=20)
+    return write_report([read_run(run)], folder / "report.html", figures=False)[0]
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("several")
+    rows = [(method, seed) for seed in (0, 1, 2) for method in ("standard", "uniform", "madao")]
+    errors = {"standard": 0.06, "uniform": 0.05, "madao": 0.03}
+    runs = [
+        read_run(write_run(folder / f"{method}-{seed}", method, seed, 6, error=errors[method] * (1 + 0.1 * seed)))
+        for method, seed in rows
+    ]
+    return write_report(runs, folder / "report.html", figures=False)[0]
+
+
+def figures(page: Page) -> dict[str, dict[str, Any]]:
+    """What each figure shows, read off the page itself."""
+    found = page.evaluate(
+        """[...document.querySelectorAll("figure[data-chart]")].filter((f) => f.checkVisibility()).map((figure) => [
+            figure.dataset.chart, {
+              panels: figure.querySelectorAll(".panel svg").length,
+              lines: [...figure.querySelectorAll(".series path")].map((line) => line.getTotalLength()),
+              inside: [...figure.querySelectorAll(".series")].every((line) => {
+                const [box, frame] = [line.getBBox(), line.ownerSVGElement.viewBox.baseVal];
+                const [right, bottom] = [box.x + box.width, box.y + box.height];
+                return box.x >= 0 && box.y >= 0 && right <= frame.width && bottom <= frame.height;
+              }),
+              names: [...new Set([...figure.querySelectorAll(".series")].map((line) => line.dataset.series))],
+              ticks: figure.querySelectorAll(".tick").length,
+              caption: figure.querySelector("figcaption").textContent,
+            }])"""
+    )
+    return dict(found)
+
+
+@needs_browser
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1280, 375])
+def test_every_figure_is_drawn_and_nothing_leaves_the_file(browser: Browser, one: Path, width: int, dark: bool) -> None:
+    page = browser.open(one, width, 900, dark=dark, touch=width < 500)
+    found = figures(page)
+    assert [*found] == [
+        *("selection", "application", "magnitude", "loss", "error", "norms", "residual", "time", "memory"),
+    ]
+    panels = {"selection": 2, "application": 2, "magnitude": 11}
+    for name, figure in found.items():
+        assert figure["panels"] == panels.get(name, 1), name
+        assert figure["lines"], name
+        assert min(figure["lines"]) > 5, name
+        assert figure["inside"], name
+        assert figure["ticks"] >= 4, name
+        assert len(figure["caption"]) > 60, name
+    assert len(found["selection"]["names"]) == 14
+    assert found["error"]["names"] == ["training", "validation", "test"]
+    images = page.evaluate("[...document.images].map((image) => image.complete && image.naturalWidth)")
+    assert len(images) == 2 * 15 * 6 + 4 * 8
+    assert set(images) == {12}
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page is wider than the window"
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert ground == ("rgb(22, 24, 27)" if dark else "rgb(255, 255, 255)")
+    assert page.console == []
+    assert page.requests == []
+    page.close()
+
+
+@needs_browser
+def test_text_can_be_read_in_both_schemes(browser: Browser, one: Path) -> None:
+    """WCAG contrast of text and lines against the ground: 4.5 and 3."""
+    page = browser.open(one)
+    for dark in (False, True):
+        page.dark(dark)
+        ratios = page.evaluate(
+            """(() => {
+              const styles = getComputedStyle(document.documentElement);
+              const light = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16) / 255)
+                .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+                .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+              const ground = light(styles.getPropertyValue("--ground").trim());
+              const ratio = (name) => {
+                const other = light(styles.getPropertyValue(name).trim());
+                return (Math.max(ground, other) + 0.05) / (Math.min(ground, other) + 0.05);
+              };
+              return Object.fromEntries(["text", "quiet", "accent", ...Array.from({ length: 7 }, (_, i) => `c${i}`)]
+                .map((name) => [name, ratio(`--${name}`)]));
+            })()"""
+        )
+        assert min(ratios[name] for name in ("text", "quiet", "accent")) >= 4.5, (dark, ratios)
+        assert min(ratios.values()) >= 3, (dark, ratios)
+    page.close()
+
+
+@needs_browser
+def test_hover_tells_the_values_and_a_click_hides_a_series(browser: Browser, one: Path) -> None:
+    page = browser.open(one)
+    page.hover('figure[data-chart="selection"] .panel svg', 0.99, 0.3)
+    note = page.evaluate('document.querySelector(".note.open").innerText').split("\n")
+    assert note[0] == "epoch 20"
+    assert note[1:3] == ["Rotate", "80.8 %"]
+    assert len(note) == 1 + 2 * 14
+    key = 'figure[data-chart="selection"] .key:nth-child(5)'
+    assert page.evaluate(f"document.querySelector('{key}').innerText") == "Rotate"
+    page.click(key)
+    assert page.evaluate(f"document.querySelector('{key}').ariaPressed") == "false"
+    found = figures(page)
+    assert "Rotate" not in found["selection"]["names"]
+    assert "Rotate" in found["application"]["names"]
+    page.click(key)
+    assert "Rotate" in figures(page)["selection"]["names"]
+    page.evaluate(f"document.querySelector('{key}').dispatchEvent(new MouseEvent('dblclick'))")
+    assert figures(page)["selection"]["names"] == ["Rotate"]
+    assert page.console == []
+    page.close()
+
+
+@needs_browser
+def test_a_page_that_grows_narrow_is_drawn_anew(browser: Browser, one: Path) -> None:
+    page = browser.open(one, 1280)
+    widths = []
+    for width in (1280, 360):
+        page.resize(width, 800)
+        page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        widths.append(page.evaluate("document.querySelector('figure[data-chart=\"loss\"] .panel svg').clientWidth"))
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert widths[0] > 900 > 360 > widths[1] > 250
+    page.close()
+
+
+@needs_browser
+def test_several_runs_are_compared_and_each_unfolds(browser: Browser, several: Path) -> None:
+    page = browser.open(several)
+    found = figures(page)
+    assert [*found] == ["validation-1", "paired-1"]
+    assert found["validation-1"]["names"] == ["standard", "uniform", "madao"]
+    assert found["paired-1"]["names"] == ["seed 0", "seed 1", "seed 2"]
+    table = page.evaluate("document.querySelector('#comparison-1 table').innerText")
+    assert re.search(r"madao\t3\.30 ± 0\.75\t−3\.30 ± 0\.75\t0\.003\t0, 1, 2", table), table
+    page.click("details:nth-of-type(3) summary")
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert {"3-selection", "3-loss"} <= set(figures(page))
+    assert page.console == page.requests == []
+    page.close()
+
+
+@needs_browser
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_run_killed_after_two_epochs_shows_what_is_there(browser: Browser, tmp_path: Path, epochs: int) -> None:
+    run = write_run(tmp_path / "run", epochs=epochs, ended=False)
+    for name in ("outer.csv", "samples.npz", "timing.csv"):
+        (run / name).unlink(missing_ok=True)
+    (path,) = write_report([read_run(run)], tmp_path / "report.html", figures=False)
+    page = browser.open(path)
+    assert [*figures(page)] == ["selection", "application", "magnitude", "loss", "error"]
+    warnings = page.evaluate("[...document.querySelectorAll('.warning')].map((each) => each.innerText)")
+    assert "has not ended" in warnings[0]
+    assert "--resume" in warnings[0]
+    assert "samples.npz" in warnings[1]
+    assert page.console == page.requests == []
+    page.close()
+
+
+def test_names_cannot_break_out_of_the_page(one: Path) -> None:
+    text = one.read_text()
+    assert "<i>strange</i>" not in text
+    assert "a &lt;i&gt;strange&lt;/i&gt; &amp; name" in text
+    assert text.count("</script>") == 2
+
+
+def test_the_page_asks_for_nothing_from_outside(one: Path) -> None:
+    text = one.read_text()
+    assert "default-src 'none'" in text
+    addresses = set(re.findall(r"(?:https?:)?//[\w.-]+", re.sub(r"data:[^\"]+", "", text)))
+    assert addresses == {"http://www.w3.org"}  # the name of SVG's namespace, which is never fetched
