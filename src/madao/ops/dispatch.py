@@ -1,6 +1,9 @@
 """Another operation for each image of a batch, in plain PyTorch: the meaning of every operation."""
 
+import functools
+import importlib.util
 from collections.abc import Sequence
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -21,9 +24,8 @@ def dispatch(
 ) -> Tensor:
     """Give each image to the operation chosen for it: result_b = operations[choice_b](image_b, μ_b, sign_b).
 
-    Images are grouped by operation, so the shapes inside depend on the draw, and on a GPU the host waits
-    for `choice`. The result is new, equals augmenting one image at a time, and is differentiable in `images` and
-    `magnitude`.
+    The result is new, equals augmenting one image at a time, and is differentiable in `images` and `magnitude`. On a
+    GPU, where no derivative is asked for, it is two fused kernels (`kernels.py`), and the host does not wait.
 
     Args:
         images: `[B, C, H, W]`, uint8 or float in [0, 1], C of 1 or 3.
@@ -60,6 +62,30 @@ def dispatch_unchecked(
     fill: Fill = 0.0,
 ) -> Tensor:
     """`dispatch` for a caller that has checked images, strengths and fill already."""
+    if images.is_cuda and not (torch.is_grad_enabled() and (images.requires_grad or magnitude.requires_grad)):
+        kernels = _kernels()
+        if kernels is not None and kernels.supported(images, operations):
+            fused: Tensor = kernels.fused(images, operations, choice, magnitude, sign, applied, fill)
+            return fused
+    return grouped(images, operations, choice, magnitude, sign, applied, fill)
+
+
+@functools.cache
+def _kernels() -> ModuleType | None:
+    """The fused kernels, where Triton is installed."""
+    return importlib.import_module("madao.ops.kernels") if importlib.util.find_spec("triton") is not None else None
+
+
+def grouped(
+    images: Tensor,
+    operations: Sequence[Operation],
+    choice: Tensor,
+    magnitude: Tensor,
+    sign: Tensor,
+    applied: Tensor | None = None,
+    fill: Fill = 0.0,
+) -> Tensor:
+    """The meaning of `dispatch`, in plain PyTorch: images are grouped by operation, and a GPU's host waits for them."""
     untouched = len(operations)
     if len(choice):
         low, high = (int(bound) for bound in choice.aminmax())

@@ -1,0 +1,324 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc"
+# ruff: noqa: N803, N806, SIM108 -- constants of a kernel are capitals, and its branches are its own
+"""`dispatch` fused for CUDA, in Triton: another operation for each image, static shapes, and the host never waits.
+
+A stage is two launches. The first looks at the images whose operation needs to know the whole image first
+(AutoContrast, Equalize, Contrast) and leaves a table or a mean; the second writes every image once. Which operation an
+image gets is read inside the kernel, so that nothing depends on the draw but the values: a CUDA graph can hold it.
+
+The meaning of every operation is that of `dispatch.py`, and tests hold the two together: on uint8 the same levels
+(geometric operations may differ by one level where a coordinate falls on the edge between two), on float32 to rounding.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from madao.ops.geometric import Fill
+from madao.ops.table import OPERATIONS, PAPER, Operation
+
+_CODES = {name: code for code, name in enumerate(PAPER)}
+SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y, ROTATE = (tl.constexpr(code) for code in range(5))
+INVERT, AUTO_CONTRAST, EQUALIZE, SOLARIZE, COLOR = (tl.constexpr(code) for code in range(5, 10))
+POSTERIZE, CONTRAST, BRIGHTNESS, SHARPNESS = (tl.constexpr(code) for code in range(10, 14))
+_UNTOUCHED = tl.constexpr(-1)
+
+_SMALL, _WRITTEN = 1024, 512
+"""Pixels a program writes: a whole image of 32 × 32, or a part of a larger one. Measured on an H200."""
+_LOOKED_AT = 8192
+"""Most pixels a program looks at in one go: it goes over the whole image, so that few steps mean little waiting."""
+
+
+def supported(images: Tensor, operations: Sequence[Operation]) -> bool:
+    """Whether the kernels can do what `dispatch` does with these."""
+    return (
+        images.dtype in (torch.uint8, torch.float32)
+        and images.shape[1] in (1, 3)
+        and all(o.name in _CODES and o.function is OPERATIONS[o.name].function for o in operations)
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _table(operations: tuple[Operation, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """The operations as the kernels read them: their codes, and `[n, 3]` neutral value, span and whether signed."""
+    codes = torch.tensor([_CODES[operation.name] for operation in operations], dtype=torch.int32, device=device)
+    ranges = [operation.range or (0.0, 0.0) for operation in operations]
+    rows = [(low, high - low, float(o.signed)) for o, (low, high) in zip(operations, ranges, strict=True)]
+    return codes, torch.tensor(rows, dtype=torch.float32, device=device)
+
+
+def fused(
+    images: Tensor,
+    operations: Sequence[Operation],
+    choice: Tensor,
+    magnitude: Tensor,
+    sign: Tensor,
+    applied: Tensor | None = None,
+    fill: Fill = 0.0,
+) -> Tensor:
+    """`dispatch` for images that are `supported`, without derivatives; arguments as there.
+
+    Nothing is checked: that would make the host wait. A choice that is no operation leaves its image as it is.
+    """
+    images = images.contiguous()
+    count, channels, height, width = images.shape
+    result = torch.empty_like(images)
+    if not images.numel():
+        return result
+    lut = torch.empty(count, channels, 256, dtype=torch.float32, device=images.device)
+    mean = torch.empty(count, dtype=torch.float32, device=images.device)
+    colour = (float(fill),) * 3 if isinstance(fill, int | float) else tuple(map(float, fill)) * (3 // len(fill))
+    applied = torch.ones_like(choice, dtype=torch.bool) if applied is None else applied
+    codes, numbers = _table(tuple(operations), images.device)
+    draw = (choice, applied.view(torch.uint8), magnitude.float(), sign.float(), codes, numbers, len(operations))
+    shape = {"HEIGHT": height, "WIDTH": width, "CHANNELS": channels, "INTEGER": images.dtype == torch.uint8}
+    looked_at = min(triton.next_power_of_2(height * width), _LOOKED_AT)
+    # Product and sum stay two roundings: what PIL and `dispatch` do.
+    options = {"enable_fp_fusion": False}
+    warps = 4 if looked_at <= _SMALL else 32
+    _look[(count, channels)](images, lut, mean, *draw, **shape, BLOCK=looked_at, num_warps=warps, **options)
+    written = _SMALL if height * width <= _SMALL else _WRITTEN
+    grid = (count, triton.cdiv(height * width, written))
+    _write[grid](images, result, lut, mean, *draw, *colour, **shape, BLOCK=written, num_warps=4, **options)
+    return result
+
+
+@triton.jit
+def _operation(image, choice, applied, magnitude, sign, codes, numbers, count):
+    """Code and parameter in real units of an image's operation: `Operation.value`."""
+    index = tl.load(choice + image)
+    known = (index >= 0) & (index < count)
+    index = tl.where(known, index, 0)
+    code = tl.where(known & (tl.load(applied + image) != 0), tl.load(codes + index), _UNTOUCHED)
+    step = tl.load(magnitude + image) * tl.load(numbers + 3 * index + 1)
+    side = tl.where(tl.load(numbers + 3 * index + 2) != 0, tl.load(sign + image), 1.0)
+    return code, tl.load(numbers + 3 * index) + side * step
+
+
+@triton.jit
+def _rounded(values):
+    """To the nearest whole number, halves to the even one, for values that are not negative."""
+    up = tl.floor(values + 0.5)
+    return tl.where((up - values == 0.5) & (up - 2 * tl.floor(up / 2) == 1), up - 1, up)
+
+
+@triton.jit
+def _grey(red, green, blue, INTEGER: tl.constexpr):
+    """Luma; for levels, PIL's whole number, which float32 computes exactly."""
+    if INTEGER:
+        grey = tl.floor((red * 19595.0 + green * 38470.0 + blue * 7471.0 + 32768.0) * (1.0 / 65536.0))
+    else:
+        grey = red * 0.299 + green * 0.587 + blue * 0.114
+    return grey
+
+
+@triton.jit
+def _look(
+    images, lut, mean, choice, applied, magnitude, sign, codes, numbers, count,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, INTEGER: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """What has to be known of a whole image: a channel's table of levels, or the mean of the grey image."""
+    image, channel = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    code, _ = _operation(image, choice, applied, magnitude, sign, codes, numbers, count)
+    PIXELS: tl.constexpr = HEIGHT * WIDTH
+    plane = images + (image * CHANNELS + channel) * PIXELS
+    levels = tl.arange(0, 256)
+    table = lut + (image * CHANNELS + channel) * 256 + levels
+    if code == AUTO_CONTRAST:
+        low, high = tl.full((), 255.0, tl.float32), tl.full((), 0.0, tl.float32)
+        for start in range(0, PIXELS, BLOCK):
+            place = start + tl.arange(0, BLOCK)
+            inside = place < PIXELS
+            low = tl.minimum(low, tl.min(tl.load(plane + place, inside, 255).to(tl.float32), 0))
+            high = tl.maximum(high, tl.max(tl.load(plane + place, inside, 0).to(tl.float32), 0))
+        if INTEGER:
+            # float64, as PIL's table is.
+            span = high.to(tl.float64) - low.to(tl.float64)
+            scale = 255.0 / tl.where(span > 0, span, 1.0)
+            stretched = levels.to(tl.float64) * scale - low.to(tl.float64) * scale
+            stretched = tl.floor(tl.minimum(tl.maximum(stretched, 0.0), 255.0)).to(tl.float32)
+            tl.store(table, tl.where(span > 0, stretched, levels.to(tl.float32)))
+        else:
+            tl.store(table, tl.where(levels == 0, low, high))
+    if code == EQUALIZE:
+        histogram = tl.zeros((256,), tl.int32)
+        for start in range(0, PIXELS, BLOCK):
+            place = start + tl.arange(0, BLOCK)
+            inside = place < PIXELS
+            values = tl.load(plane + place, inside, 0)
+            if INTEGER:
+                level = values.to(tl.int32)
+            else:
+                level = tl.minimum(_rounded(values * 255.0), 255.0).to(tl.int32)
+            histogram += tl.histogram(level, 256, inside)
+        brightest = tl.max(tl.where(histogram > 0, levels, 0), 0)
+        step = (PIXELS - tl.sum(tl.where(levels == brightest, histogram, 0), 0)) // 255
+        before = tl.cumsum(histogram, 0) - histogram
+        flat = (step // 2 + before) // tl.maximum(step, 1)
+        flat = tl.minimum(flat, 255).to(tl.float32)
+        # Where there is nothing to equalise the image stays, also between two levels: marked by −1.
+        tl.store(table, tl.where(step > 0, flat, -1.0))
+    if (code == CONTRAST) & (channel == 0):
+        total = tl.zeros((BLOCK,), tl.int32) if INTEGER else tl.zeros((BLOCK,), tl.float32)
+        for start in range(0, PIXELS, BLOCK):
+            place = start + tl.arange(0, BLOCK)
+            inside = place < PIXELS
+            red = tl.load(plane + place, inside, 0).to(tl.float32)
+            if CHANNELS == 3:
+                green = tl.load(plane + PIXELS + place, inside, 0).to(tl.float32)
+                blue = tl.load(plane + 2 * PIXELS + place, inside, 0).to(tl.float32)
+                grey = _grey(red, green, blue, INTEGER)
+            else:
+                grey = red
+            total += tl.where(inside, grey, 0.0).to(total.dtype)
+        if INTEGER:
+            average = tl.floor(tl.sum(total.to(tl.int64), 0).to(tl.float64) / PIXELS + 0.5).to(tl.float32)
+        else:
+            average = tl.sum(total, 0) / PIXELS
+        tl.store(mean + image, average)
+
+
+@triton.jit
+def _blend(values, degenerate, factor, INTEGER: tl.constexpr):
+    """Degenerate + factor · (values − degenerate), clipped; on levels truncated, on floats as `torch.lerp` does it."""
+    if INTEGER:
+        blended = (values - degenerate) * factor + degenerate
+        blended = tl.floor(tl.minimum(tl.maximum(blended, 0.0), 255.0))
+    else:
+        weight = 1.0 - factor
+        near = values + weight * (degenerate - values)
+        far = degenerate - (degenerate - values) * (1.0 - weight)
+        blended = tl.minimum(tl.maximum(tl.where(tl.abs(weight) < 0.5, near, far), 0.0), 1.0)
+    return blended
+
+
+@triton.jit
+def _corner(plane, column, row, weight, shift, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+    """One of the four neighbours of a place, times its weight; outside of the image nothing."""
+    inside = (column >= 0) & (column < WIDTH) & (row >= 0) & (row < HEIGHT)
+    value = tl.load(plane + row * WIDTH + column, inside, 0).to(tl.float32) + shift
+    return tl.where(inside, value, 0.0) * weight
+
+
+@triton.jit
+def _write(
+    images, result, lut, mean, choice, applied, magnitude, sign, codes, numbers, count, fill_0, fill_1, fill_2,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, INTEGER: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Every image once, by its own operation."""
+    image = tl.program_id(0).to(tl.int64)
+    code, value = _operation(image, choice, applied, magnitude, sign, codes, numbers, count)
+    PIXELS: tl.constexpr = HEIGHT * WIDTH
+    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < PIXELS
+    row, column = place // WIDTH, place % WIDTH
+    source = images + image * CHANNELS * PIXELS
+    target = result + image * CHANNELS * PIXELS
+    if (code >= SHEAR_X) & (code <= ROTATE):
+        # The matrices of `geometric.py`, from output to input, both in [−1, 1] from edge to edge.
+        ASPECT: tl.constexpr = WIDTH / HEIGHT
+        INVERSE: tl.constexpr = HEIGHT / WIDTH
+        xx, xy, x1 = 1.0, 0.0, 0.0
+        yx, yy, y1 = 0.0, 1.0, 0.0
+        if code == SHEAR_X:
+            xy = value * INVERSE
+            x1 = xy
+        if code == SHEAR_Y:
+            yx = value * ASPECT
+            y1 = yx
+        if code == TRANSLATE_X:
+            x1 = 2.0 * value
+        if code == TRANSLATE_Y:
+            y1 = 2.0 * value
+        if code == ROTATE:
+            radians = value * 0.017453292519943295
+            xx = tl.cos(radians)
+            yy = xx
+            xy = -tl.sin(radians) * INVERSE
+            yx = tl.sin(radians) * ASPECT
+        x = (2 * column + 1 - WIDTH).to(tl.float32) / WIDTH
+        y = (2 * row + 1 - HEIGHT).to(tl.float32) / HEIGHT
+        across = ((xx * x + x1 + xy * y + 1.0) * WIDTH - 1.0) * 0.5
+        down = ((yx * x + y1 + yy * y + 1.0) * HEIGHT - 1.0) * 0.5
+        # Far outside nothing is read; kept near, so that whole numbers do not overflow.
+        across = tl.minimum(tl.maximum(across, -2.0), WIDTH + 1.0)
+        down = tl.minimum(tl.maximum(down, -2.0), HEIGHT + 1.0)
+        left, top = tl.floor(across), tl.floor(down)
+        right_part, bottom_part = across - left, down - top
+        left_part, top_part = left + 1.0 - across, top + 1.0 - down
+        first_column, first_row = left.to(tl.int32), top.to(tl.int32)
+        for channel in tl.static_range(CHANNELS):
+            fill = fill_0 if channel == 0 else (fill_1 if channel == 1 else fill_2)
+            if INTEGER:
+                colour = fill * 255.0
+                shift = 0.03125 - colour
+            else:
+                colour = fill * 1.0
+                shift = -colour
+            plane = source + channel * PIXELS
+            sampled = _corner(plane, first_column, first_row, left_part * top_part, shift, HEIGHT, WIDTH)
+            sampled += _corner(plane, first_column + 1, first_row, right_part * top_part, shift, HEIGHT, WIDTH)
+            sampled += _corner(plane, first_column, first_row + 1, left_part * bottom_part, shift, HEIGHT, WIDTH)
+            sampled += _corner(plane, first_column + 1, first_row + 1, right_part * bottom_part, shift, HEIGHT, WIDTH)
+            tl.store(target + channel * PIXELS + place, (sampled + colour).to(result.dtype.element_ty), inside)
+    elif (code == COLOR) & (CHANNELS == 3):
+        red = tl.load(source + place, inside, 0).to(tl.float32)
+        green = tl.load(source + PIXELS + place, inside, 0).to(tl.float32)
+        blue = tl.load(source + 2 * PIXELS + place, inside, 0).to(tl.float32)
+        grey = _grey(red, green, blue, INTEGER)
+        tl.store(target + place, _blend(red, grey, value, INTEGER).to(result.dtype.element_ty), inside)
+        tl.store(target + PIXELS + place, _blend(green, grey, value, INTEGER).to(result.dtype.element_ty), inside)
+        tl.store(target + 2 * PIXELS + place, _blend(blue, grey, value, INTEGER).to(result.dtype.element_ty), inside)
+    else:
+        WHOLE: tl.constexpr = 255.0 if INTEGER else 1.0
+        for channel in tl.static_range(CHANNELS):
+            plane = source + channel * PIXELS
+            found = tl.load(plane + place, inside, 0)
+            values = found.to(tl.float32)
+            after = values
+            if code == INVERT:
+                after = WHOLE - values
+            if code == SOLARIZE:
+                levels = values if INTEGER else values * 255.0
+                after = tl.where(levels >= value, WHOLE - values, values)
+            if code == POSTERIZE:
+                kept = tl.minimum(tl.maximum(tl.floor(value + 0.5), 0.0), 8.0)
+                mask = 256 - tl.exp2(8.0 - kept).to(tl.int32)
+                if INTEGER:
+                    after = (values.to(tl.int32) & mask).to(tl.float32)
+                else:
+                    level = tl.minimum(tl.maximum(_rounded(values * 255.0), 0.0), 255.0).to(tl.int32)
+                    after = tl.where(kept == 8.0, values, (level & mask).to(tl.float32) / 255.0)
+            if code == CONTRAST:
+                after = _blend(values, tl.load(mean + image), value, INTEGER)
+            if code == BRIGHTNESS:
+                after = _blend(values, 0.0, value, INTEGER)
+            if code == SHARPNESS:
+                inner = inside & (row > 0) & (row < HEIGHT - 1) & (column > 0) & (column < WIDTH - 1)
+                total = 4.0 * values
+                for dy in tl.static_range(-1, 2):
+                    for dx in tl.static_range(-1, 2):
+                        total += tl.load(plane + place + dy * WIDTH + dx, inner, 0).to(tl.float32)
+                smooth = total * (1.0 / 13.0)
+                if INTEGER:
+                    smooth = tl.floor(smooth + 0.5)
+                after = tl.where(inner, _blend(values, smooth, value, INTEGER), values)
+            if (code == AUTO_CONTRAST) | (code == EQUALIZE):
+                table = lut + (image * CHANNELS + channel) * 256
+                if INTEGER:
+                    known = tl.load(table + values.to(tl.int32), inside, 0)
+                    after = tl.where(known < 0, values, known)
+                else:
+                    if code == EQUALIZE:
+                        level = tl.minimum(tl.maximum(_rounded(values * 255.0), 0.0), 255.0).to(tl.int32)
+                        known = tl.load(table + level, inside, 0)
+                        after = tl.where(known < 0, values, known / 255.0)
+                    else:
+                        low, high = tl.load(table), tl.load(table + 1)
+                        flat = high - low < 0.5 / 255.0
+                        after = tl.where(flat, values, (values - low) / tl.where(flat, 1.0, high - low))
+            tl.store(target + channel * PIXELS + place, after.to(result.dtype.element_ty), inside)
