@@ -27,16 +27,21 @@ def batches(sizes: list[int]) -> list[Batch]:
     ]
 
 
+def add(totals: Totals, batch: Batch, step: int) -> None:
+    loss, outputs, labels = batch
+    totals.add(loss, (outputs.argmax(1) != labels).sum(), len(labels), step)
+
+
 def after(taken: list[Batch]) -> Totals:
     totals = Totals(CPU)
-    for step, (loss, outputs, labels) in enumerate(taken, 1):
-        totals.add(loss, outputs, labels, step)
+    for step, batch in enumerate(taken, 1):
+        add(totals, batch, step)
     return totals
 
 
 def add_losses(totals: Totals, losses: list[float], first: int = 1) -> None:
     for step, loss in enumerate(losses, first):
-        totals.add(torch.tensor(loss), torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64), step)
+        totals.add(torch.tensor(loss), torch.tensor(0), 2, step)
 
 
 def test_means_are_those_of_numpy_over_images_not_batches() -> None:
@@ -65,7 +70,7 @@ def test_small_losses_are_not_lost_beside_large_ones() -> None:
 
 def test_half_precision_losses_are_taken() -> None:
     totals = Totals(CPU)
-    totals.add(torch.tensor(0.5).bfloat16(), torch.zeros(2, 3).bfloat16(), torch.tensor([0, 1]), 1)
+    totals.add(torch.tensor(0.5).bfloat16(), torch.tensor(1), 2, 1)
     assert (totals.loss, totals.error) == (0.5, 0.5)
 
 
@@ -91,7 +96,7 @@ def test_cleared_they_begin_anew() -> None:
     totals = after(taken)
     totals.clear()
     assert (totals.loss, totals.error, totals.images) == (0, 0, 0)
-    totals.add(*taken[1], 3)
+    add(totals, taken[1], 3)
     loss, outputs, labels = taken[1]
     assert totals.loss == pytest.approx(loss.item(), rel=1e-12)
     assert totals.error == float(np.mean(outputs.numpy().argmax(1) != labels.numpy()))
@@ -105,5 +110,5 @@ def test_they_go_on_from_a_saved_state(tmp_path: Path) -> None:
     other = Totals(CPU)
     other.load_state_dict(torch.load(tmp_path / "totals.pt", weights_only=True))
     assert (other.loss, other.error, other.images) == (half.loss, half.error, 13)
-    other.add(*taken[2], 3)
+    add(other, taken[2], 3)
     assert (other.loss, other.error, other.images) == (whole.loss, whole.error, 16)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from madao.ops import Operation
 from madao.ops.checks import check_fill, check_fill_fits, check_images, check_strengths
-from madao.ops.dispatch import dispatch_unchecked
+from madao.ops.dispatch import dispatch_unchecked, grouped
 from madao.ops.geometric import Fill
 from madao.policy.draw import Draw
 from madao.policy.randomness import OwnRandomness
@@ -32,6 +32,7 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
         self.operations = operations
         self.stages = stages
         self.fill: Fill = check_fill(fill)
+        self.fused = True  # by kernels, on a GPU, where they can do it
 
     @abc.abstractmethod
     def sample(self, images: Tensor, generator: torch.Generator | None = None) -> Draw:
@@ -102,7 +103,8 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
         choice, applied = draw.choice[stage], draw.applied[stage]
         magnitude, sign = draw.magnitude[stage], draw.sign[stage]
         if draw.gate is None or draw.weight is None:
-            return dispatch_unchecked(images, self.operations, choice, magnitude, sign, applied, self.fill)
+            apply = dispatch_unchecked if self.fused else grouped
+            return apply(images, self.operations, choice, magnitude, sign, applied, self.fill)
         # The gate's derivative is operation − image, so the operation is needed for images that skip it too.
         transformed = dispatch_unchecked(images, self.operations, choice, magnitude, sign, fill=self.fill)
         result = torch.where(applied.reshape(-1, 1, 1, 1), transformed, images)

@@ -1,6 +1,7 @@
 """Policies with nothing to learn, under the learned one's interface: the controls."""
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -183,4 +184,10 @@ class TrivialAugment(AugmentationPolicy):
             "TranslateX": pixels / max(images.shape[3], 1),
             "TranslateY": pixels / max(images.shape[2], 1),
         }
-        return torch.tensor([part.get(operation.name, 1.0) for operation in self.operations], device=images.device)
+        return _on_device(tuple(part.get(operation.name, 1.0) for operation in self.operations), images.device)
+
+
+@functools.lru_cache(maxsize=64)
+def _on_device(numbers: tuple[float, ...], device: torch.device) -> Tensor:
+    """Kept, since a copy to a GPU makes its host wait."""
+    return torch.tensor(numbers, device=device)

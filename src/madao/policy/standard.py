@@ -1,6 +1,7 @@
 """Standard augmentation, batched on the device: crop, flip, normalise, Cutout, with a policy in their midst."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Self, overload
@@ -261,8 +262,14 @@ def normalise(images: Tensor, mean: Sequence[float] | None = None, std: Sequence
         return values
     if len(mean) != images.shape[1]:
         raise ValueError(f"mean and std have {len(mean)} channels, the images {images.shape[1]}")
-    centre, spread = (values.new_tensor(channel).reshape(-1, 1, 1) for channel in (mean, std))
+    centre, spread = (_channels(tuple(numbers), values.dtype, values.device) for numbers in (mean, std))
     return (values - centre) / spread
+
+
+@functools.lru_cache(maxsize=64)
+def _channels(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """One number a channel, `[C, 1, 1]`; kept, since a copy to a GPU makes its host wait."""
+    return torch.tensor(numbers, dtype=dtype, device=device).reshape(-1, 1, 1)
 
 
 def cut_out(images: Tensor, y: Tensor, x: Tensor, size: int) -> Tensor:

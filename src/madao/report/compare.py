@@ -26,6 +26,9 @@ _FREE = {
     "data.root",
     "data.workers",
     "data.memory",
+    "speed.kernels",
+    "speed.graph",
+    "speed.compile",
 }
 _METHOD = ("augment.", "outer.")
 

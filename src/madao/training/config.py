@@ -208,6 +208,21 @@ class OuterConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class SpeedConfig:
+    """What makes training on a GPU fast. On the CPU none of it matters.
+
+    Args:
+        kernels: Apply the policy by fused kernels rather than operation by operation.
+        graph: Record the inner step as a CUDA graph, which spares the host its launches.
+        compile: Compile the model by torch.compile: takes half a minute, then steps are faster still.
+    """
+
+    kernels: bool = True
+    graph: bool = True
+    compile: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class TrainConfig:
     """One run.
 
@@ -217,6 +232,7 @@ class TrainConfig:
         augment: How training images are varied.
         optimizer: How weights are trained.
         outer: How the policy learns.
+        speed: What makes it fast on a GPU.
         epochs: Passes over the training images.
         batch_size: Images in one step of the optimizer.
         accumulate: Parts in which a batch passes through the model, to save memory.
@@ -237,6 +253,7 @@ class TrainConfig:
     augment: AugmentConfig = dataclasses.field(default_factory=AugmentConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     outer: OuterConfig = dataclasses.field(default_factory=OuterConfig)
+    speed: SpeedConfig = dataclasses.field(default_factory=SpeedConfig)
     epochs: int = 30
     batch_size: int = 128
     accumulate: int = 1
@@ -284,7 +301,7 @@ def _fraction(name: str, value: float) -> None:
 def from_plain(plain: Plain) -> TrainConfig:
     """The configuration from dictionaries, lists and numbers; settings that are not there have their defaults."""
     parts = {"data": DataConfig, "model": ModelConfig, "augment": AugmentConfig}
-    parts |= {"optimizer": OptimizerConfig, "outer": OuterConfig}
+    parts |= {"optimizer": OptimizerConfig, "outer": OuterConfig, "speed": SpeedConfig}
     try:
         return TrainConfig(**{key: parts[key](**value) if key in parts else value for key, value in plain.items()})
     except TypeError as error:

@@ -21,6 +21,7 @@ class Meter:
         self._cuda = device if device.type == "cuda" else None
         self._outer_seconds = 0.0
         self._inner_peak = self._outer_peak = 0
+        self._peak()  # what came before does not count
 
     @contextmanager
     def outer(self, due: bool) -> Iterator[None]:

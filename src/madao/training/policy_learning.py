@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from madao.data import Batches
 from madao.hypergrad import Amortized, Identity, Influence, Neumann, Relaxed, Unaugmented
-from madao.policy import Policy, Standard, StandardDraw
+from madao.policy import Policy, Standard
 from madao.training.build import Splits
 from madao.training.config import OuterConfig, TrainConfig
+from madao.training.inner import Trained, crop_and_flip
 from madao.training.outer import OuterStep, PolicyOptimizer
 from madao.training.schedule import cosine
 
@@ -89,15 +90,14 @@ class PolicyLearning:
         """Whether training images go through the policy at a step."""
         return step >= self.warmup or self.settings.warmup_augment == "policy"
 
-    def step(self, progress: float, cropped: Tensor, labels: Tensor, draw: StandardDraw) -> None:
+    def step(self, progress: float, trained: Trained) -> None:
         """Count an inner step; on every s-th, update the policy.
 
         Args:
             progress: Part of training that is over.
-            cropped: The batch just trained on, before the policy.
-            labels: Its labels.
-            draw: What standard augmentation does to it.
+            trained: The step.
         """
+        cropped, labels, draw = trained.cropped, trained.labels, trained.draw
         if not self.outer.due():
             self.outer.step((cropped, labels), ())  # which only counts
             return
@@ -133,14 +133,6 @@ class PolicyLearning:
             train = None if self._train is None else self._train.stream(done)
             self._streams = self._validation.stream(done), train
         return self._streams
-
-
-def crop_and_flip(standard: Standard, images: Tensor) -> tuple[StandardDraw, Tensor]:
-    """What comes before the policy. Crops that are not resized are taken about the middle of what is stored."""
-    if standard.scale is None:
-        images = standard.centre(images)
-    draw = standard.sample(images)
-    return draw, standard.before(images, draw)
 
 
 def _health(step: int, outer: OuterStep) -> dict[str, Any]:

@@ -33,7 +33,8 @@ OUTER = ("epoch", "step", "outer_loss", "v_norm", "q_norm", "residual", "grad_no
 _TABLES = {"metrics.csv": METRICS, "timing.csv": TIMING, "outer.csv": OUTER}
 
 # What may differ when a run is resumed: where and how it runs, not what it computes.
-_FREE = ("out", "resume", "device", "tensorboard", "checkpoint_minutes", "data.root", "data.workers")
+_FREE = {"out", "resume", "device", "tensorboard", "checkpoint_minutes", "data.root", "data.workers"}
+_FREE |= {"speed.kernels", "speed.graph", "speed.compile"}
 # Corrupt images that are skipped leave another order where all are decoded at once, so that there data.memory counts.
 LOCK = "lock"
 

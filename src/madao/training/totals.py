@@ -24,10 +24,8 @@ class Totals:
         self._bad = torch.full((), _NEVER, device=device)
         self.images = 0
 
-    def add(self, loss: Tensor, outputs: Tensor, labels: Tensor, step: int) -> None:
-        """Take in a batch, with its mean loss."""
-        count = len(labels)
-        wrong = (outputs.argmax(1) != labels).sum()
+    def add(self, loss: Tensor, wrong: Tensor, count: int, step: int) -> None:
+        """Take in a batch of `count` images, with its mean loss and how many of them were misclassified."""
         self._sums += torch.stack([loss.double() * count, wrong.double()])
         self._bad = torch.minimum(self._bad, torch.where(loss.isfinite(), _NEVER, step))
         self.images += count

@@ -30,9 +30,10 @@ from madao.training.ema import WeightAverage
 from madao.training.errors import UserError, out_of_memory
 from madao.training.evaluate import Score, evaluate
 from madao.training.events import Events
+from madao.training.inner import GraphedStep, InnerStep
 from madao.training.interrupt import Interrupted, StopRequest, stop_requests
 from madao.training.meter import Meter
-from madao.training.policy_learning import PolicyLearning, crop_and_flip
+from madao.training.policy_learning import PolicyLearning
 from madao.training.precision import set_precision
 from madao.training.result import FILE, Result
 from madao.training.rundir import RunDirectory
@@ -87,11 +88,15 @@ class Trainer:
             momentum=settings.momentum,
             nesterov=settings.nesterov,
             weight_decay=settings.weight_decay,
+            fused=self.device.type == "cuda",
         )
-        self.model, self._stepper = self.fabric.setup(self.network, self.optimizer)
+        # Where a graph can read it.
+        self._rate_on_device = torch.zeros((), device=self.device) if self.device.type == "cuda" else None
+        self.model, stepper = self.fabric.setup(self.network, self.optimizer)
         self.policy = build_policy(config.augment, config.seed)
         if self.policy is not None:
             self.policy.to(self.device)
+            self.policy.fused = config.speed.kernels
         self.standard = build_standard(config.augment, self.splits, config.seed)
         self.average = WeightAverage(self.network, config.ema) if config.ema else None
         self.loss = functools.partial(F.cross_entropy, label_smoothing=settings.label_smoothing)
@@ -111,11 +116,31 @@ class Trainer:
             if isinstance(self.policy, Policy)
             else None
         )
+        self.inner = self._inner_step(stepper)
         self.epoch = self.step = 0
         self.totals, self.meter = Totals(self.device), Meter(self.device)
         self.best: tuple[float, int] | None = None
         self.validation_error = 1.0
         self.title = title or self.directory.path.name
+
+    def _inner_step(self, optimizer: Any) -> InnerStep | GraphedStep:
+        """What trains on a batch, as fast as the settings allow."""
+        config = self.config
+        model: Any = torch.compile(self.model, dynamic=False) if config.speed.compile else self.model
+        step = InnerStep(
+            model,
+            self.loss,
+            self.fabric.backward,
+            optimizer,
+            self.standard,
+            self.policy,
+            config.accumulate,
+            config.optimizer.clip,
+        )
+        if self.device.type != "cuda" or not config.speed.graph:
+            return step
+        random = [self.standard, *([] if self.policy is None else [self.policy])]
+        return GraphedStep(step, random, lambda line: self.console.say(f"{self.title}: {line}"))
 
     @property
     def steps_per_epoch(self) -> int:
@@ -216,28 +241,15 @@ class Trainer:
         progress = self.step / self.steps_per_epoch
         rate = learning_rate(self.config.optimizer, progress, self.config.epochs)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        draw, cropped = crop_and_flip(self.standard, images)
-        policy = self.policy
-        if self.learning is not None and not self.learning.applies(self.step):
-            policy = None
-        augmented = cropped if policy is None else policy(cropped)
-        inputs = self.standard.after(augmented, draw)
-        size = -(-len(labels) // self.config.accumulate)
-        for part_inputs, part_labels in zip(inputs.split(size), labels.split(size), strict=True):
-            outputs = self.model(part_inputs)
-            loss = self.loss(outputs, part_labels)
-            self.fabric.backward(loss * (len(part_labels) / len(labels)))
-            self.totals.add(loss.detach(), outputs.detach(), part_labels, self.step + 1)
-        if self.config.optimizer.clip is not None:
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.config.optimizer.clip)
-        self._stepper.step()
-        self._stepper.zero_grad()
+            group["lr"] = rate if self._rate_on_device is None else self._rate_on_device.fill_(rate)
+        augment = self.learning is None or self.learning.applies(self.step)
+        trained = self.inner(images, labels, augment)
+        self.totals.add(trained.loss, trained.wrong, len(labels), self.step + 1)
         if self.average is not None:
             self.average.update(self.network)
         if self.learning is not None:
             with self.meter.outer(self.learning.outer.due()):
-                self.learning.step(progress / self.config.epochs, cropped, labels, draw)
+                self.learning.step(progress / self.config.epochs, trained)
 
     def _look(self) -> None:
         """Check the loss, show progress, and save if it is time."""
@@ -269,7 +281,7 @@ class Trainer:
         row = {
             "epoch": self.epoch,
             "step": self.step,
-            "lr": self.optimizer.param_groups[0]["lr"],
+            "lr": float(self.optimizer.param_groups[0]["lr"]),
             "train_loss": self.totals.loss,
             "train_error": self.totals.error,
             "validation_loss": None if score is None else score.loss,

@@ -1,0 +1,135 @@
+"""What learning the policy costs: time and peak memory of training with it, beside training without it.
+
+    python benchmarks/speed/overhead.py [--model wrn-28-2] [--output FILE]
+
+Every row is the trainer of `madao train` itself, on random images of CIFAR-10's shape, batch 128, bf16, with an outer
+step every 30 inner steps from the start. An epoch is 351 steps; the first, in which graphs are recorded, does not
+count. The reference is the fastest of the rows without a policy. One GPU, one process, one row after the other.
+"""
+
+import argparse
+import gc
+import json
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from measure import environment, write
+
+from madao.data import Pixels
+from madao.training.build import Splits
+from madao.training.config import AugmentConfig, ModelConfig, OptimizerConfig, OuterConfig, SpeedConfig, TrainConfig
+from madao.training.trainer import Trainer
+
+PAPER = {"every": 30, "warmup": 0, "solver": "neumann", "scale": 1e-3, "optimizer": "rmsprop", "lr": 0.01}
+ROWS: dict[str, dict[str, Any]] = {
+    "standard, eager": {"method": "standard", "graph": False},
+    "standard, graph": {"method": "standard"},
+    "standard, graph + compile": {"method": "standard", "compile": True},
+    "uniform, eager, grouped operations": {"method": "uniform", "graph": False, "kernels": False},
+    "uniform, graph": {"method": "uniform"},
+    "madao, relaxed, J=5": {"outer": {**PAPER, "estimator": "relaxed", "steps": 5}},
+    "madao, influence, J=5": {"outer": {**PAPER, "estimator": "influence", "steps": 5}},
+    "madao, influence, J=0": {"outer": {**PAPER, "estimator": "influence", "solver": "identity"}},
+    "madao, influence, amortized": {"outer": {"every": 30, "warmup": 0}},
+}
+
+
+def random_splits(images: int, side: int) -> Splits:
+    """Random images of ten classes."""
+    generator = torch.Generator().manual_seed(0)
+
+    def pixels(count: int) -> Pixels:
+        shape = (count, 3, side, side)
+        return Pixels(
+            torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8),
+            torch.randint(0, 10, (count,), generator=generator),
+        )
+
+    validation = pixels(max(images // 9, 256))
+    classes = tuple("0123456789")
+    return Splits("random", classes, pixels(images), validation, None, True, side, (0.5,) * 3, (0.25,) * 3, None, 0)
+
+
+def measure(row: dict[str, Any], splits: Splits, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train for a few epochs; the epochs after the first count."""
+    speed = {name: row[name] for name in ("graph", "compile", "kernels") if name in row}
+    with tempfile.TemporaryDirectory() as folder:
+        config = TrainConfig(
+            model=ModelConfig(name=arguments.model),
+            augment=AugmentConfig(method=row.get("method", "madao"), cutout=16),
+            optimizer=OptimizerConfig(lr=0.01),
+            outer=OuterConfig(**row.get("outer", {})),
+            speed=SpeedConfig(**speed),
+            epochs=arguments.epochs,
+            batch_size=arguments.batch,
+            precision="bf16",
+            evaluate_every=arguments.epochs,
+            tensorboard=False,
+            device=arguments.device,
+            out=str(Path(folder) / "run"),
+        )
+        if torch.cuda.is_available():
+            gc.collect()  # of the row before, with its graphs
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        Trainer(config, splits).fit()
+        lines = (Path(folder) / "run" / "timing.csv").read_text().splitlines()
+    names = lines[0].split(",")
+    epochs = [dict(zip(names, map(_number, line.split(",")), strict=True)) for line in lines[1:]]
+    counted = epochs[1:]
+    seconds = statistics.median(float(epoch["seconds"] or 0) for epoch in counted)
+    outer = statistics.median(float(epoch["outer_seconds"] or 0) for epoch in counted)
+    peaks = [float(epoch[name] or 0) for epoch in counted for name in ("memory_mib", "outer_memory_mib")]
+    return {
+        "seconds_per_epoch": seconds,
+        "outer_seconds_per_epoch": outer,
+        "first_epoch_seconds": epochs[0]["seconds"],
+        "peak_mib": max(peaks),
+    }
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="wrn-28-2")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--side", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--images", type=int, default=45_000)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--rows", default="", help="only rows whose name contains this")
+    parser.add_argument("--output", metavar="FILE", type=Path)
+    arguments = parser.parse_args()
+    splits = random_splits(arguments.images, arguments.side)
+    results: dict[str, Any] = environment("torch", "triton", "madao") | {"settings": vars(arguments) | {"output": None}}
+    results["rows"] = {}
+    for name, row in ROWS.items():
+        if arguments.rows not in name:
+            continue
+        try:
+            found = measure(row, splits, arguments)
+        except Exception as error:  # a row that fails is a result too
+            found = {"error": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+        results["rows"][name] = found
+        print(name, json.dumps(found), flush=True)
+    plain = [row for name, row in results["rows"].items() if name.startswith("standard") and "error" not in row]
+    if plain:
+        fastest = min(plain, key=lambda row: row["seconds_per_epoch"])
+        for name, row in results["rows"].items():
+            if "error" not in row:
+                row["time_ratio"] = row["seconds_per_epoch"] / fastest["seconds_per_epoch"]
+                row["memory_ratio"] = row["peak_mib"] / fastest["peak_mib"]
+                ratios = f"{row['time_ratio']:6.2f} × time {row['memory_ratio']:6.2f} × memory"
+                print(f"{name:<38}{row['seconds_per_epoch']:8.2f} s {ratios}")
+    if arguments.output is not None:
+        write(arguments.output, results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""The inner step by itself; as a graph where there is a GPU."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from madao import Policy, Standard
+from madao.training.inner import GraphedStep, InnerStep
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def parts(device: str, accumulate: int = 1, clip: float | None = None, policy: bool = True) -> InnerStep:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 5)).to(
+        device
+    )
+    rate = torch.tensor(0.05, device=device) if device == "cuda" else 0.05
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9, fused=device == "cuda")
+    standard = Standard(padding=1, cutout=3, mean=(0.5,) * 3, std=(0.2,) * 3)
+    learned = Policy(seed=1).to(device) if policy else None
+    return InnerStep(model, F.cross_entropy, Tensor.backward, optimizer, standard, learned, accumulate, clip)
+
+
+def batches(device: str, count: int = 12, size: int = 16) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(3)
+    return [
+        (
+            torch.randint(0, 256, (size, 3, 8, 8), generator=generator, dtype=torch.uint8).to(device),
+            torch.randint(0, 5, (size,), generator=generator).to(device),
+        )
+        for _ in range(count)
+    ]
+
+
+def test_a_step_is_sgd_on_what_the_draw_made_of_the_batch() -> None:
+    step, ((images, labels),) = parts("cpu", policy=False), batches("cpu", 1)
+    reference = parts("cpu", policy=False)
+    draw = reference.standard.sample(images)
+    outputs = reference.model(reference.standard.apply(images, draw))
+    loss = F.cross_entropy(outputs, labels)
+    loss.backward()
+    reference.optimizer.step()
+    trained = step(images, labels, augment=True)
+    assert trained.loss == loss.detach()
+    assert trained.wrong == (outputs.argmax(1) != labels).sum()
+    assert torch.equal(trained.draw.top, draw.top)
+    for a, b in zip(step.model.parameters(), reference.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_the_policy_acts_only_where_asked() -> None:
+    (images, labels), *_ = batches("cpu", 1)
+    with_policy, without, none = parts("cpu"), parts("cpu"), parts("cpu", policy=False)
+    losses = [
+        with_policy(images, labels, True).loss,
+        without(images, labels, False).loss,
+        none(images, labels, True).loss,
+    ]
+    assert losses[0] != losses[1] == losses[2]
+
+
+@needs_gpu
+@pytest.mark.parametrize(("accumulate", "clip"), [(1, None), (2, 0.5)])
+def test_a_graph_trains_as_its_steps_do(accumulate: int, clip: float | None) -> None:
+    said: list[str] = []
+    plain, recorded = parts("cuda", accumulate, clip), parts("cuda", accumulate, clip)
+    assert recorded.policy is not None
+    graphed = GraphedStep(recorded, [recorded.standard, recorded.policy], said.append)
+    for number, (images, labels) in enumerate(batches("cuda")):
+        augment = number % 3 > 0  # two graphs, taking turns
+        expected, found = plain(images, labels, augment), graphed(images, labels, augment)
+        assert torch.equal(expected.cropped, found.cropped)
+        assert torch.allclose(expected.loss, found.loss, rtol=1e-4), number
+    assert len(graphed._graphs) == 2
+    assert not said
+    for a, b in zip(plain.model.parameters(), recorded.model.parameters(), strict=True):
+        assert torch.allclose(a, b, rtol=1e-3, atol=1e-5)
+
+
+@needs_gpu
+def test_a_graph_sees_new_rates_and_new_policies() -> None:
+    step = parts("cuda")
+    assert step.policy is not None
+    graphed = GraphedStep(step, [step.standard, step.policy], print)
+    data = batches("cuda", 8)
+    for images, labels in data[:6]:
+        graphed(images, labels, True)
+    before = [parameter.clone() for parameter in step.model.parameters()]
+    for group in step.optimizer.param_groups:
+        group["lr"].fill_(0.0)
+    graphed(*data[6], True)
+    assert all(torch.equal(a, b) for a, b in zip(before, step.model.parameters(), strict=True))
+
+
+@needs_gpu
+def test_what_cannot_be_recorded_runs_as_it_is_and_says_so_once() -> None:
+    said: list[str] = []
+    step = parts("cuda")
+    inner = step.model
+
+    class Waits(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            outputs: Tensor = inner(images)
+            return outputs * (2 if float(outputs.detach().sum()) > 1e9 else 1)  # the host waits for the device
+
+    step.model = Waits()
+    assert step.policy is not None
+    graphed = GraphedStep(step, [step.standard, step.policy], said.append)
+    losses = [float(graphed(images, labels, True).loss) for images, labels in batches("cuda")]
+    assert len(said) == 1
+    assert "without a CUDA graph" in said[0]
+    assert all(loss == loss for loss in losses)
+    assert losses[-1] != losses[-2]
