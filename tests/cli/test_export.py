@@ -82,7 +82,7 @@ def test_a_file_that_is_there_stays_unless_told_otherwise(run: Path, capsys: pyt
         (["--to=json"], "run"),
         (["broken.json", "--to=json"], "broken.json: not a whole JSON document"),
         (["runs/x", "--to=json", "--out=runs"], "--out runs is a folder; give the path of a file"),
-        (["runs/x", "--to=json", "--out=no/such/x.json"], "cannot write no/such/x.json: No such file or directory"),
+        (["runs/x", "--to=json", "--out=broken.json/x.json"], "cannot write broken.json/x.json"),
         (["runs/x", "--too=json"], "unknown option '--too'; did you mean '--to'?"),
     ],
 )
@@ -102,5 +102,5 @@ def test_mistakes_are_one_line_and_exit_code_2(
 def test_help() -> None:
     result = subprocess.run([sys.executable, "-m", "madao.cli", "export", "--help"], capture_output=True, text=True)
     assert result.returncode == 0
-    assert "madao export RUN --to torchvision" in " ".join(result.stdout.split())
+    assert "madao export RUN [OPTIONS]" in " ".join(result.stdout.split())
     assert "--overwrite" in result.stdout

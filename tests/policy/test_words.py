@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from madao import Draw, PolicySpec
-from madao.ops import OPERATIONS
+from madao.ops import OPERATIONS, Operation
 from madao.policy import Entry
 from madao.policy.words import amount, sentence, steps, strength
 
@@ -62,6 +62,23 @@ def test_a_sentence_averages_stages_and_names_the_strength_of_the_likelier() -> 
 def test_a_sentence_does_not_make_up_a_preference() -> None:
     even = spec({"Rotate": 0.28, "Color": 0.24, "Solarize": 0.24, "Invert": 0.24})
     assert sentence(even) == "has no strong preference: the likeliest of 4 is Rotate by ±21° (28 % of draws)"
+
+
+def test_a_sentence_does_not_hide_that_an_operation_is_hardly_applied() -> None:
+    entries = (Entry(0.8, 0.01, 21.0), Entry(0.2, 0.5, None))
+    rare = PolicySpec((OPERATIONS["Rotate"], OPERATIONS["Invert"]), (entries,))
+    assert sentence(rare) == "prefers Rotate by ±21° (80 % of draws, applied in 1 % of them)"
+
+
+def test_a_sentence_says_where_there_is_no_likeliest() -> None:
+    even = spec({"Rotate": 0.25, "Color": 0.25, "Solarize": 0.25, "Invert": 0.25})
+    assert sentence(even) == "draws its 4 operations equally often"
+
+
+def test_operations_of_your_own_need_no_unit() -> None:
+    own = Operation("Gamma", lambda images, value: images, (0.0, 2.0), signed=True, derivative="none")
+    assert strength(own, 0.3) == "±0.3"
+    assert amount(own, -0.3) == "−0.3"
 
 
 def test_steps_are_those_that_are_applied() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from madao.report.compare import compare, comparison_charts, difference, interval
 from madao.report.run import Run, read_run
-from madao.training.config import OuterConfig
+from madao.training.config import AugmentConfig, OuterConfig
 from tests.report.runs import write_run
 
 
@@ -83,12 +83,54 @@ def test_other_problems_are_not_compared(tmp_path: Path) -> None:
     assert "batch_size 32" in found[1].problem
 
 
-def test_without_every_test_error_validation_errors_are_compared(tmp_path: Path) -> None:
+def test_runs_that_have_not_ended_are_left_out_beside_those_that_have(tmp_path: Path) -> None:
     first = runs(tmp_path / "a", ("standard", 0, 0.02))
     other = runs(tmp_path / "b", ("madao", 0, 0.01), ended=False)
     (found,) = compare([*first, *other])
-    assert found.measure == "validation error"
-    assert found.groups[1].errors[0] == pytest.approx(0.01 * (1 + 3 * math.exp(-3)))
+    assert found.measure == "test error"
+    assert [group.label for group in found.groups] == ["standard"]
+    assert [run.path for run in found.left_out] == [other[0].path]
+
+
+def test_without_any_test_error_validation_errors_are_compared_at_the_last_epoch_all_have(tmp_path: Path) -> None:
+    first = runs(tmp_path / "a", ("standard", 0, 0.02), ended=False)
+    other = write_run(tmp_path / "b", "madao", 0, epochs=3, error=0.01, ended=False)
+    lines = (other / "metrics.csv").read_text().splitlines(keepends=True)
+    (other / "metrics.csv").write_text("".join(lines[:-1]))
+    (found,) = compare([*first, read_run(other)])
+    assert found.measure == "validation error at epoch 2"
+    assert found.groups[0].errors[0] == pytest.approx(0.02 * (1 + 3 * math.exp(-2)))
+    assert found.groups[1].errors[0] == pytest.approx(0.01 * (1 + 3 * math.exp(-2)))
+
+
+def test_a_seed_that_ran_twice_counts_once(tmp_path: Path) -> None:
+    (found,) = compare(runs(tmp_path, ("standard", 0, 0.02), ("standard", 0, 0.04), ("standard", 1, 0.05)))
+    ((_, mean, _),) = found.rows()
+    assert mean.count == 2
+    assert mean.mean == pytest.approx(0.04)
+
+
+def test_other_images_are_another_problem(tmp_path: Path) -> None:
+    found = runs(tmp_path, ("standard", 0, 0.02), ("standard", 1, 0.04))
+    assert len(compare(found)) == 1
+    split = tmp_path / "1" / "split.json"
+    split.write_text(split.read_text().replace("owl", "cow"))
+    assert not compare([found[0], read_run(tmp_path / "1")])
+
+
+def test_standard_stays_the_reference_where_there_are_two_of_it(tmp_path: Path) -> None:
+    first = runs(tmp_path / "a", ("uniform", 0, 0.02), ("standard", 0, 0.03))
+    other = runs(tmp_path / "b", ("standard", 0, 0.04), augment=AugmentConfig(method="standard", cutout=8))
+    (found,) = compare([*first, *other])
+    labels = [group.label for group in found.groups]
+    assert labels == ["standard, augment.cutout 0", "standard, augment.cutout 8", "uniform"]
+
+
+def test_errors_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
+    found = runs(tmp_path, ("standard", 0, 0.02), ("standard", 1, 0.04))
+    (tmp_path / "1" / "result.json").write_text('{"test_error": NaN}')
+    (comparison,) = compare([found[0], read_run(tmp_path / "1")])
+    assert [len(comparison.groups[0].runs), len(comparison.left_out)] == [1, 1]
 
 
 def test_curves_have_bands_where_there_are_seeds(tmp_path: Path) -> None:
@@ -97,6 +139,7 @@ def test_curves_have_bands_where_there_are_seeds(tmp_path: Path) -> None:
     standard, uniform, madao = curves.panels[0].series
     assert standard.y[-1] == pytest.approx(0.05 * (1 + 3 * math.exp(-3)))
     assert uniform.low == [None, None, None]
+    assert curves.panels[0].y_range == pytest.approx((0, 1.1 * standard.y[0]))  # type: ignore[operator]
     assert madao.low is not None
     assert all(value is not None and value >= 0 for value in madao.low)
     assert paired.ticks == ["standard", "uniform", "madao"]

@@ -1,5 +1,6 @@
 """The page, in a browser: headless Chromium, where there is one."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,6 +135,8 @@ def test_hover_tells_the_values_and_a_click_hides_a_series(browser: Browser, one
     assert "Rotate" in figures(page)["selection"]["names"]
     page.evaluate(f"document.querySelector('{key}').dispatchEvent(new MouseEvent('dblclick'))")
     assert figures(page)["selection"]["names"] == ["Rotate"]
+    page.evaluate(f"document.querySelector('{key}').dispatchEvent(new MouseEvent('dblclick'))")
+    assert len(figures(page)["selection"]["names"]) == 14
     assert page.console == []
     page.close()
 
@@ -159,8 +162,9 @@ def test_several_runs_are_compared_and_each_unfolds(browser: Browser, several: P
     assert found["validation-1"]["names"] == ["standard", "uniform", "madao"]
     assert found["paired-1"]["names"] == ["seed 0", "seed 1", "seed 2"]
     table = page.evaluate("document.querySelector('#comparison-1 table').innerText")
-    assert re.search(r"madao\t3\.30 ± 0\.75\t−3\.30 ± 0\.75\t0\.003\t0, 1, 2", table), table
-    page.click("details:nth-of-type(3) summary")
+    assert re.search(r"madao\t3\.30 ± 0\.75\t−3\.30 ± 0\.75 \(3 seeds\)\t0\.003\t0, 1, 2", table), table
+    assert page.evaluate("document.querySelectorAll('#comparison-1 .band').length") == 3
+    page.click("body > details:nth-of-type(3) > summary")
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     assert {"3-selection", "3-loss"} <= set(figures(page))
     assert page.console == page.requests == []
@@ -182,6 +186,105 @@ def test_a_run_killed_after_two_epochs_shows_what_is_there(browser: Browser, tmp
     assert "samples.npz" in warnings[1]
     assert page.console == page.requests == []
     page.close()
+
+
+PLACES = """(key) => {
+  const figure = document.querySelector(`figure[data-chart="${key}"]`);
+  const ticks = [...figure.querySelectorAll('text.tick')].filter((tick) => tick.getAttribute("text-anchor") === "end");
+  return {
+    ticks: ticks.map((tick) => [parseFloat(tick.textContent), tick.getAttribute("y") - 4]),
+    below: [...figure.querySelectorAll('text.tick[text-anchor="middle"]')].slice(0, -1)
+      .map((tick) => [parseFloat(tick.textContent), Number(tick.getAttribute("x"))]),
+    ends: [...figure.querySelectorAll(".series")].map((line) => {
+      const path = line.querySelector("path").getAttribute("d").split(/[ML]/).slice(-1)[0].split(",").map(Number);
+      return [line.dataset.series, path];
+    }),
+  };
+}"""
+
+
+@needs_browser
+def test_lines_lie_where_the_axes_say(browser: Browser, one: Path) -> None:
+    page = browser.open(one)
+    places = page.evaluate(f"({PLACES})('error')")
+    (low, y_low), *_, (high, y_high) = places["ticks"]
+    (first, x_first), *_, (last, x_last) = places["below"]
+    x, y = dict(places["ends"])["training"]
+    assert low + (y - y_low) * (high - low) / (y_high - y_low) == pytest.approx(10.0, abs=0.1)  # percent
+    assert first + (x - x_first) * (last - first) / (x_last - x_first) == pytest.approx(20, abs=0.1)
+    norms = page.evaluate(f"({PLACES})('norms')")
+    ticks = dict(norms["ticks"])
+    for (name, (_, y)), value in zip(norms["ends"], (1, 10, 0.1), strict=True):
+        assert ticks[value] == pytest.approx(y, abs=0.5), name
+    selection = 'figure[data-chart="selection"]'
+    assert page.evaluate(f"document.querySelectorAll('{selection} .shade').length") == 2
+    ends = page.evaluate(f"[...document.querySelectorAll('{selection} .end')].map((each) => each.textContent)")
+    assert ends.count("Rotate") == 2
+    page.close()
+
+
+@needs_browser
+def test_the_text_has_the_numbers_of_the_run(browser: Browser, one: Path) -> None:
+    page = browser.open(one)
+
+    def text(selector: str) -> str:
+        found: str = page.evaluate(f"document.querySelector('{selector}').innerText")
+        return found.replace("\xa0", " ")
+
+    assert {"5.00 %", "20 of 20", "madao", "digits"} <= set(text(".facts").split("\n"))
+    assert "prefers Rotate by ±25° (81 % of draws)" in text(".lead")
+    row = text("#policy tbody tr").split("\t")
+    assert row == ["Rotate", "80.8 %", "62 %", "±25°", "80.8 %", "62 %", "±25°"]
+    assert "90 outer steps, 0 skipped" in text("#health p")
+    assert "90 cut short" in text("#health p")
+    assert "60 s of training, 20 s of it for the policy: 1.50 ×" in text("#cost p")
+    numbers = page.evaluate("document.querySelector('figure[data-chart=time] .numbers').textContent")
+    assert "training22" in numbers
+    assert "learning the policy11" in numbers
+    page.close()
+
+
+@needs_browser
+def test_odd_data_is_drawn_or_left_out(browser: Browser, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", epochs=3)
+    lines = (run / "trajectory.jsonl").read_text().splitlines()
+    lines[3] = lines[3].replace("0.0", "NaN", 1)
+    (run / "trajectory.jsonl").write_text("\n".join(lines) + "\n")
+    rows = (run / "outer.csv").read_text().replace(",0.9,", ",0.0,").replace(",10.0,", ",inf,")
+    (run / "outer.csv").write_text(rows)
+    (path,) = write_report([read_run(run)], tmp_path / "report.html", figures=False)
+    page = browser.open(path)
+    assert {"selection", "norms", "residual"} <= set(figures(page))
+    assert page.console == []
+    page.close()
+
+
+@needs_browser
+def test_many_points_do_not_overflow_the_stack(browser: Browser, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", epochs=4)
+    lines = (run / "trajectory.jsonl").read_text().splitlines()
+    entry = json.loads(lines[-1])
+    more = [json.dumps({**entry, "epoch": epoch}) for epoch in range(5, 9000)]
+    (run / "trajectory.jsonl").write_text("\n".join([*lines, *more]) + "\n")
+    (path,) = write_report([read_run(run)], tmp_path / "report.html", figures=False)
+    assert path.stat().st_size < 3e6
+    page = browser.open(path)
+    assert len(figures(page)) == 9
+    assert page.console == []
+    page.close()
+
+
+def test_series_cannot_break_out_of_the_script(tmp_path: Path) -> None:
+    runs = []
+    for name in ("a", "b"):
+        path = write_run(tmp_path / name, "standard", epochs=1)
+        text = (path / "config.yaml").read_text()
+        (path / "config.yaml").write_text(text.replace("method: standard", f"method: '</script><b>\"{name}'"))
+        runs.append(read_run(path))
+    (path,) = write_report(runs, tmp_path / "report.html", figures=False)
+    text = path.read_text()
+    assert "script><b>" not in text.replace("\\u003c/script>\\u003cb>", "")
+    assert text.count("</script>") == 2
 
 
 def test_names_cannot_break_out_of_the_page(one: Path) -> None:

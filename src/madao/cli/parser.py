@@ -47,7 +47,11 @@ def _named(arguments: list[str], name: str, several: bool, parser: jsonargparse.
     taken = False
     for argument in arguments:
         option = argument.startswith("-")
-        if not option and not taken and (argument not in ("true", "false") or not rest or rest[-1] not in switches):
+        if (
+            not option
+            and not taken
+            and (argument.lower() not in ("true", "false") or not rest or rest[-1] not in switches)
+        ):
             values.append(argument)
         else:
             rest.append(argument)
@@ -56,7 +60,9 @@ def _named(arguments: list[str], name: str, several: bool, parser: jsonargparse.
         raise UserError(f"one run is expected, got {len(values)}: {' '.join(values)}")
     if not values:
         return rest
-    return [f"--{name}", json.dumps(values) if several else values[0], *rest]
+    if any(argument == f"--{name}" or argument.startswith(f"--{name}=") for argument in rest):
+        raise UserError(f"what is {values[0]!r}? give --{name} by its name or without it, not both")
+    return [f"--{name}", json.dumps(values, ensure_ascii=False) if several else values[0], *rest]
 
 
 def with_values(arguments: list[str], parser: jsonargparse.ArgumentParser) -> list[str]:

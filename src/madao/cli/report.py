@@ -1,16 +1,26 @@
 """`madao report`: what runs found, as a page to look at."""
 
+import dataclasses
 import time
 from pathlib import Path
 
 from madao.cli.parser import call
-from madao.report import ReportError, find_runs, read_run, write_report
+from madao.report import ReportError, Run, find_runs, read_run, write_report
+from madao.training.config import as_plain, from_plain
 from madao.training.errors import UserError
 
 
 def command(arguments: list[str]) -> None:
     """Write a report as the command line says."""
     call(report, "report", arguments, plain="runs")
+
+
+def _complete(run: Run) -> Run:
+    """With the settings an older version did not know yet, so that runs of both can be compared."""
+    try:
+        return dataclasses.replace(run, config=as_plain(from_plain(dict(run.config))))
+    except UserError:  # of a newer version: as it is
+        return run
 
 
 def report(runs: list[str], out: str | None = None, figures: bool = True) -> None:
@@ -22,15 +32,23 @@ def report(runs: list[str], out: str | None = None, figures: bool = True) -> Non
         figures: Also write the figures as files.
     """
     started = time.monotonic()
+    found, problems = [], []
     try:
-        paths = find_runs([Path(run) for run in runs])
-        found = [read_run(path) for path in paths]
-        target = Path(out) if out is not None else (paths[0] if len(paths) == 1 else Path()) / "report.html"
-        if target.is_dir():
-            raise UserError(f"--out {out} is a folder; give the name of an HTML file")
-        written = write_report(found, target, figures)
+        for path in find_runs([Path(run) for run in runs]):
+            try:
+                found.append(_complete(read_run(path)))
+            except ReportError as error:
+                problems.append(str(error))
     except ReportError as error:
         raise UserError(str(error)) from None
+    if not found:
+        raise UserError(problems[0])
+    target = Path(out) if out is not None else (found[0].path if len(found) == 1 else Path()) / "report.html"
+    if target.is_dir():
+        raise UserError(f"{target} is a folder; give the name of an HTML file with --out")
+    written = write_report(found, target, figures, problems)
+    for problem in problems:
+        print(f"left out: {problem}")
     size = target.stat().st_size / 2**20
     about = f", and {len(written) - 1} files in {written[1].parent}" if len(written) > 1 else ""
     print(f"wrote {target} ({size:.1f} MB, {time.monotonic() - started:.1f} s){about}; open it in a browser")

@@ -13,6 +13,10 @@ _OFTEN, _SELDOM = 1.5, 0.25
 """How many times as often as by chance an operation is chosen to be preferred, and to be as good as never chosen."""
 
 
+_RARE = 0.25
+"""How rarely an operation is applied once drawn for a sentence to say so."""
+
+
 def strength(operation: Operation, value: float | None) -> str:
     """A parameter in real units, on the positive side where signed: "±21°", "factor 1 ± 0.62", "6 bits"."""
     if operation.range is None or value is None:
@@ -21,10 +25,10 @@ def strength(operation: Operation, value: float | None) -> str:
     if not operation.signed:
         return amount(operation, value)
     if neutral:
-        return f"{operation.unit} {neutral:g} ± {abs(value - neutral):.2g}"
+        return f"{operation.unit} {neutral:g} ± {abs(value - neutral):.2g}".strip()
     shown = amount(operation, abs(value))
     name, _, number = shown.rpartition(" ")
-    return f"{name} ±{number}" if name == operation.unit else f"±{shown}"
+    return f"{name} ±{number}" if name and name == operation.unit else f"±{shown}"
 
 
 def amount(operation: Operation, value: float) -> str:
@@ -59,7 +63,7 @@ def steps(operations: Sequence[Operation], draw: "Draw", image: int) -> list[str
 def sentence(spec: "PolicySpec") -> str:
     """What a policy prefers: "prefers Rotate by ±21° (47 % of draws) …; almost never Invert"."""
     count, stages = len(spec.operations), len(spec.stages)
-    shares, strengths = [], []
+    shares, strengths, applied = [], [], []
     for index, operation in enumerate(spec.operations):
         entries = [stage[index] for stage in spec.stages]
         share = sum(entry.selection for entry in entries) / stages
@@ -67,12 +71,16 @@ def sentence(spec: "PolicySpec") -> str:
         # Of several stages, the strength an image is likeliest to meet.
         likeliest = max(entries, key=lambda entry: entry.selection)
         strengths.append(strength(operation, likeliest.magnitude))
+        applied.append(likeliest.application)
     order = sorted(range(count), key=lambda index: -shares[index])
 
     def named(index: int) -> str:
         how = f" by {strengths[index]}" if strengths[index] != "–" else ""
-        return f"{spec.operations[index].name}{how} ({100 * shares[index]:.0f} % of draws)"
+        seldom = f", applied in {100 * applied[index]:.0f} % of them" if applied[index] < _RARE else ""
+        return f"{spec.operations[index].name}{how} ({100 * shares[index]:.0f} % of draws{seldom})"
 
+    if max(shares) - min(shares) < 1e-3:
+        return f"draws its {count} operations equally often"
     often = [index for index in order if count > 1 and shares[index] >= _OFTEN / count][:3]
     seldom = [spec.operations[index].name for index in reversed(order) if shares[index] <= _SELDOM / count][:3]
     if not often:

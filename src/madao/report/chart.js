@@ -41,7 +41,7 @@ function shown(value, percent) {
 function tickText(value, percent) {
   const number = percent ? 100 * value : value;
   const size = Math.abs(number);
-  const text = size !== 0 && (size < 0.001 || size >= 1e5) ? number.toExponential(0) : String(Number(number.toPrecision(4)));
+  const text = size !== 0 && (size < 0.001 || size >= 1e7) ? String(Number(number.toPrecision(3))) : String(Number(number.toPrecision(7)));
   return percent ? `${text} %` : text;
 }
 
@@ -65,12 +65,18 @@ function logTicks(low, high) {
   return ticks.length > 1 ? ticks : [low, high];
 }
 
+// Math.min(...values) would overflow the stack for many values.
+function ends(values) {
+  let low = Infinity, high = -Infinity;
+  for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
+  return [low, high];
+}
+
 // The ends of an axis: what the chart says, or what the data needs.
 function range(values, logarithmic) {
   const known = values.filter((value) => value !== null && (!logarithmic || value > 0));
   if (known.length === 0) return [logarithmic ? 0.1 : 0, 1];
-  let low = Infinity, high = -Infinity;
-  for (const value of known) [low, high] = [Math.min(low, value), Math.max(high, value)];
+  let [low, high] = ends(known);
   if (logarithmic) return [low / 1.2, high * 1.2];
   if (low > 0 && low < 0.5 * high) low = 0;
   if (low === high) [low, high] = [low - Math.abs(low || 1) * 0.5, high + Math.abs(high || 1) * 0.5];
@@ -85,7 +91,7 @@ function drawPanel(chart, panel, width, hidden, host) {
   const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `${chart.title}. ${panel.title}` }, host);
   const visible = panel.series.filter((series) => !hidden.has(series.name));
   const xs = panel.series.flatMap((series) => series.x);
-  let [x0, x1] = chart.ticks.length ? [-0.3, chart.ticks.length - 0.7] : [Math.min(...xs), Math.max(...xs)];
+  let [x0, x1] = chart.ticks.length ? [-0.3, chart.ticks.length - 0.7] : ends(xs);
   if (x0 === x1) [x0, x1] = [x0 - 1, x1 + 1];
   const ys = visible.flatMap((series) => series.y);
   const [y0, y1] = panel.y_range || range(ys, chart.logarithmic);
@@ -111,7 +117,7 @@ function drawPanel(chart, panel, width, hidden, host) {
     element("line", { class: "axis", x1: x(tick), x2: x(tick), y1: height - margin.bottom, y2: height - margin.bottom + 4 }, svg);
     const text = chart.ticks.length ? chart.ticks[tick] : tickText(tick, false);
     const room = chart.ticks.length ? Math.floor((width - margin.left) / chart.ticks.length / 6.5) : 99;
-    element("text", { class: "tick", x: x(tick), y: height - margin.bottom + 17, "text-anchor": "middle" }, svg, text.length > room ? `${text.slice(0, room - 1)}…` : text);
+    element("text", { class: "tick", x: x(tick), y: height - margin.bottom + 17, "text-anchor": "middle" }, svg, text.length > room ? `…${text.slice(1 - room)}` : text);
   }
   element("line", { class: "axis", x1: margin.left, x2: width - margin.right, y1: height - margin.bottom, y2: height - margin.bottom }, svg);
   if (!chart.small) element("text", { class: "tick", x: (margin.left + width) / 2, y: height - 5, "text-anchor": "middle" }, svg, chart.x_label);
@@ -195,7 +201,7 @@ function follow(chart, axes, host) {
     const near = rows.reduce((best, row) => (Math.abs(axes.y(row.value) - py) < Math.abs(axes.y(best.value) - py) ? row : best), rows[0]);
     rows.sort((a, b) => b.value - a.value);
     note.replaceChildren();
-    part("div", "place", note, chart.ticks.length ? chart.ticks[place] : `${chart.x_label} ${shown(place, false)}`);
+    part("div", "place", note, chart.ticks.length ? chart.ticks[place] : `${chart.x_label} ${Number(place.toFixed(2))}`);
     for (const row of rows) {
       const line = part("div", row === near ? "row near" : "row", note);
       line.append(swatch(row.series.style));
@@ -278,4 +284,11 @@ function start(figure, chart) {
 }
 
 const charts = JSON.parse(document.getElementById("charts").textContent);
-for (const figure of document.querySelectorAll("figure[data-chart]")) start(figure, charts[figure.dataset.chart]);
+for (const figure of document.querySelectorAll("figure[data-chart]")) {
+  try {
+    start(figure, charts[figure.dataset.chart]);
+  } catch (error) {
+    figure.querySelector(".chart").textContent = `This chart could not be drawn: ${error.message}`;
+    console.error(error);
+  }
+}

@@ -80,7 +80,7 @@ class Chart:
         content = dataclasses.asdict(self)
         for panel in content["panels"]:
             for series in panel["series"]:
-                for axis in ("x", "y", "low", "high"):
+                for axis in ("y", "low", "high"):
                     if series[axis] is not None:
                         series[axis] = [_short(value) for value in series[axis]]
         return content

@@ -20,11 +20,12 @@ def policy_charts(run: Run) -> list[Chart]:
     if trajectory is None or len(trajectory.epochs) < 2:
         return []
     shaded = (0.0, min(run.warmup, max(trajectory.epochs)), "warm-up") if run.warmup > 0 else None
+    grey = " Grey: warm-up, nothing is learned yet." if shaded else ""
     selection = Chart(
         "selection",
         "What the policy chooses",
         "The probability that a stage draws each operation, as in Figure 2 of the paper. All begin equal; a line "
-        f"that rises is an operation the validation gradient favours. Grey: warm-up, nothing is learned yet. {_READ}",
+        f"that rises is an operation the validation gradient favours.{grey} {_READ}",
         _stage_panels(trajectory, "selection"),
         y_label="probability of selection",
         percent=True,
@@ -59,7 +60,7 @@ def _stage_panels(trajectory: Trajectory, name: str) -> list[Panel]:
     panels = []
     for stage in range(values.shape[1]):
         series = [
-            Series(operation, trajectory.epochs, values[:, stage, index].tolist(), operation_style(index))
+            Series(operation, *thinned(trajectory.epochs, values[:, stage, index].tolist()), operation_style(index))
             for index, operation in enumerate(trajectory.operations)
         ]
         panels.append(Panel(series, f"Stage {stage + 1}", (0.0, 1.0 if name == "application" else top * 1.05)))
@@ -77,7 +78,7 @@ def _magnitude_panels(trajectory: Trajectory, policy: PolicySpec | None) -> list
         neutral, strongest = operation.range
         values = neutral + (strongest - neutral) * trajectory.values["magnitude"][:, :, index]
         series = [
-            Series(f"stage {stage + 1}", trajectory.epochs, values[:, stage].tolist(), _other(stage))
+            Series(f"stage {stage + 1}", *thinned(trajectory.epochs, values[:, stage].tolist()), _other(stage))
             for stage in range(values.shape[1])
         ]
         panels.append(Panel(series, f"{operation.name}\n{operation.unit}", (neutral, strongest)))
@@ -103,8 +104,8 @@ def learning_charts(run: Run) -> list[Chart]:
         ),
     ):
         series = [
-            Series("training", epochs, metrics[f"train_{key}"], 0),
-            Series("validation", *_known(epochs, metrics.get(f"validation_{key}", [])), 1),
+            Series("training", *thinned(*_known(epochs, metrics.get(f"train_{key}", []))), 0),
+            Series("validation", *thinned(*_known(epochs, metrics.get(f"validation_{key}", []))), 1),
         ]
         test = run.result.get(f"test_{key}")
         if isinstance(test, float | int):
@@ -145,7 +146,9 @@ def health_charts(run: Run) -> list[Chart]:
                 logarithmic=True,
             )
         )
-    residual = _known(steps, outer.get("residual", []))
+    # A logarithmic axis has no zero: what is solved lies on its lower edge.
+    measured = [None if value is None else max(value, 1e-9) for value in outer.get("residual", [])]
+    residual = _known(steps, measured)
     if residual[0]:
         charts.append(
             Chart(

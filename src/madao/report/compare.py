@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,8 +58,11 @@ class Group:
     errors: Sequence[float]
 
     def by_seed(self) -> dict[Any, float]:
-        """The error of each seed."""
-        return {run.setting("seed", 0): error for run, error in zip(self.runs, self.errors, strict=True)}
+        """The error of each seed; a seed that ran more than once counts once, with its mean."""
+        found: dict[Any, list[float]] = {}
+        for run, error in zip(self.runs, self.errors, strict=True):
+            found.setdefault(run.setting("seed", 0), []).append(error)
+        return {seed: float(np.mean(errors)) for seed, errors in found.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,19 +84,25 @@ class Comparison:
 
     Attributes:
         problem: What is the same in all of the runs.
-        measure: `"test error"`, or `"validation error"` where a run has no test error yet.
+        measure: `"test error"`, or `"validation error"` where no run has a test error.
         groups: Of runs; the first is the reference.
+        left_out: Runs that have not come so far.
     """
 
     problem: str
     measure: str
     groups: Sequence[Group]
+    left_out: Sequence[Run] = ()
 
     def rows(self) -> list[tuple[Group, Interval, Difference | None]]:
         """Each group with its mean and its difference to the reference."""
         reference = self.groups[0].by_seed()
         return [
-            (group, interval(group.errors), None if number == 0 else difference(group.by_seed(), reference))
+            (
+                group,
+                interval([*group.by_seed().values()]),
+                None if number == 0 else difference(group.by_seed(), reference),
+            )
             for number, group in enumerate(self.groups)
         ]
 
@@ -102,7 +112,8 @@ def compare(runs: Sequence[Run]) -> list[Comparison]:
     problems: dict[str, list[Run]] = {}
     for run in runs:
         problems.setdefault(_key(run, of_method=False), []).append(run)
-    return [_comparison(same, [*problems]) for same in problems.values() if len(same) > 1]
+    found = [_comparison(same, [*problems]) for same in problems.values() if len(same) > 1]
+    return [comparison for comparison in found if comparison.groups]
 
 
 def interval(values: Sequence[float]) -> Interval:
@@ -133,6 +144,7 @@ def comparison_charts(comparison: Comparison, number: int) -> list[Chart]:
     for style, group in enumerate(comparison.groups):
         epochs, mean, low, high = _mean_curve(group)
         curves.append(Series(group.label, epochs, mean, style, low, high))
+    highest = max((value or 0.0 for line in curves for value in line.y), default=0.0) or 1.0
     seeds = sorted({seed for group in comparison.groups for seed in group.by_seed()}, key=str)
     places = range(len(comparison.groups))
     paired = [
@@ -144,12 +156,9 @@ def comparison_charts(comparison: Comparison, number: int) -> list[Chart]:
             f"validation-{number}",
             "Validation error by method",
             "The mean over seeds; the band is the 95 % interval of that mean by Student's t (none for a single seed). "
-            "Bands that overlap do not mean that two methods are equal: the paired chart is the sharper look.",
-            [
-                Panel(
-                    curves, y_range=(0.0, 1.1 * max((value or 0.0 for line in curves for value in line.y), default=1.0))
-                )
-            ],
+            "Bands may reach over the frame. Bands that overlap do not mean that two methods are equal: the paired "
+            "chart is the sharper look.",
+            [Panel(curves, y_range=(0.0, 1.1 * highest))],
             y_label="validation error",
             percent=True,
         )
@@ -160,7 +169,8 @@ def comparison_charts(comparison: Comparison, number: int) -> list[Chart]:
                 f"paired-{number}",
                 f"{comparison.measure.capitalize()}, seed by seed",
                 "Each line is a seed, through the methods: the same images set aside, the same first weights. "
-                "Where all lines fall from one method to the next, the next is better, whatever their spread.",
+                "Where all lines fall from one method to the next, that speaks for the next, however far apart they "
+                "lie; of n seeds this happens by chance once in 2ⁿ.",
                 [Panel(paired)],
                 x_label="method",
                 y_label=comparison.measure,
@@ -174,14 +184,12 @@ def comparison_charts(comparison: Comparison, number: int) -> list[Chart]:
 def _mean_curve(group: Group) -> tuple[list[float], list[float | None], list[float | None], list[float | None]]:
     by_epoch: dict[float, list[float]] = {}
     for run in group.runs:
-        errors = run.metrics.get("validation_error", ())
-        for epoch, error in zip(run.metrics["epoch"], errors, strict=False):
-            if epoch is not None and error is not None:
-                by_epoch.setdefault(epoch, []).append(error)
-    epochs = sorted(by_epoch)
+        for epoch, error in _evaluations(run).items():
+            by_epoch.setdefault(epoch, []).append(error)
+    # Only where every run has a point: a mean would jump where one ends.
+    epochs = [epoch for epoch in sorted(by_epoch) if len(by_epoch[epoch]) == len(group.runs)]
     found = [interval(by_epoch[epoch]) for epoch in epochs]
-    # A band only where every run has a point: it would jump where one ends.
-    widths = [each.half_width if each.count == len(group.runs) else None for each in found]
+    widths = [each.half_width for each in found]
     # An error lies between 0 and 1, also where the interval of two seeds does not.
     low = [None if width is None else max(each.mean - width, 0.0) for each, width in zip(found, widths, strict=True)]
     high = [None if width is None else min(each.mean + width, 1.0) for each, width in zip(found, widths, strict=True)]
@@ -189,35 +197,52 @@ def _mean_curve(group: Group) -> tuple[list[float], list[float | None], list[flo
 
 
 def _comparison(runs: Sequence[Run], problems: Sequence[str]) -> Comparison:
-    tested = all(isinstance(run.result.get("test_error"), float | int) for run in runs)
+    tested = any(_test_error(run) is not None for run in runs)
+    epoch = 0.0 if tested else _last_common_evaluation(runs)
+    errors = {id(run): _test_error(run) if tested else _evaluations(run).get(epoch) for run in runs}
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(_key(run, of_method=True), []).append(run)
-    labels = _labels([same[0] for same in groups.values()])
-    found = [
-        Group(label, same, [_error(run, tested) for run in same])
-        for label, same in zip(labels, groups.values(), strict=True)
-    ]
+        if errors[id(run)] is not None:
+            groups.setdefault(_key(run, of_method=True), []).append(run)
     # What everything is measured against comes first, what learns last.
-    found.sort(key=lambda group: (group.label != "standard", group.label != "uniform", group.label.startswith("madao")))
+    ordered = sorted(groups.values(), key=lambda same: _place(same[0].method))
+    found = [
+        Group(label, same, [error for run in same if (error := errors[id(run)]) is not None])
+        for label, same in zip(_labels([same[0] for same in ordered]), ordered, strict=True)
+    ]
     first = runs[0]
     problem = ", ".join(str(part) for part in (_data(first), _model(first), f"{first.setting('epochs', '?')} epochs"))
     if len(problems) > 1:
         distinct = _differences([json.loads(key) for key in problems])[problems.index(_key(first, of_method=False))]
         problem = ", ".join([problem, *distinct])
-    return Comparison(problem, "test error" if tested else "validation error", found)
+    measure = "test error" if tested else f"validation error at epoch {epoch:g}"
+    return Comparison(problem, measure, found, [run for run in runs if errors[id(run)] is None])
 
 
-def _error(run: Run, tested: bool) -> float:
-    if tested:
-        return float(run.result["test_error"])
-    known = [error for error in run.metrics.get("validation_error", ()) if error is not None]
-    return known[-1] if known else math.nan
+def _place(method: str) -> int:
+    return {"standard": 0, "uniform": 1, "madao": 3}.get(method, 2)
+
+
+def _test_error(run: Run) -> float | None:
+    error = run.result.get("test_error")
+    return float(error) if isinstance(error, float | int) and math.isfinite(error) else None
+
+
+def _evaluations(run: Run) -> dict[float, float]:
+    """Validation error by epoch, where it was measured."""
+    pairs = zip(run.metrics["epoch"], run.metrics.get("validation_error", ()), strict=False)
+    return {epoch: error for epoch, error in pairs if epoch is not None and error is not None}
+
+
+def _last_common_evaluation(runs: Sequence[Run]) -> float:
+    measured = [set(_evaluations(run)) for run in runs if _evaluations(run)]
+    return max(set.intersection(*measured), default=0.0) if measured else 0.0
 
 
 def _data(run: Run) -> str:
     planted = run.setting("data.planted", "none")
-    name = str(run.setting("data.name") or ("digits" if run.setting("data.root") is None else "images"))
+    root = run.setting("data.root")
+    name = str(run.setting("data.name") or ("digits" if root is None else Path(str(root)).name or root))
     return name if planted == "none" else f"{name} ({planted} planted)"
 
 
@@ -231,7 +256,8 @@ def _labels(runs: Sequence[Run]) -> list[str]:
     for method in set(labels):
         same = [index for index, run in enumerate(runs) if run.method == method]
         if len(same) > 1:
-            for index, distinct in zip(same, _differences([_flat(runs[i].config) for i in same]), strict=True):
+            settings = [json.loads(_key(runs[i], of_method=True)) for i in same]
+            for index, distinct in zip(same, _differences(settings), strict=True):
                 labels[index] = ", ".join([method, *distinct])
     return labels
 
@@ -239,14 +265,14 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 def _differences(settings: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """For each of several settings, those that are not the same in all and are not told anyway."""
     keys = list(dict.fromkeys(itertools.chain(*settings)))
-    told = (*_FREE, "epochs", "data.name", "data.planted", "model.name")
+    told = (*_FREE, "epochs", "data.name", "data.planted", "model.name", "images")
     differing = [key for key in keys if key not in told and len({json.dumps(each.get(key)) for each in settings}) > 1]
     return [[f"{key} {each.get(key)}" for key in differing] for each in settings]
 
 
 def _key(run: Run, of_method: bool) -> str:
     """What two runs share that are repetitions of one another, or that are only on the same problem."""
-    kept = {key: value for key, value in _flat(run.config).items() if key not in _FREE}
+    kept = {key: value for key, value in _flat(run.config).items() if key not in _FREE} | {"images": run.images}
     if not of_method:
         kept = {key: value for key, value in kept.items() if not key.startswith(_METHOD)}
     elif run.method != "madao":

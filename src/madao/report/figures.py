@@ -39,7 +39,7 @@ def _draw(chart: Chart) -> Any:
     names = list(dict.fromkeys(series.name for panel in chart.panels for series in panel.series))
     legend_rows = math.ceil(len(names) / max(1, round(columns * width / 1.6))) if len(names) > 1 else 0
     figure = Figure(figsize=(max(columns * width, 6), rows * height + 0.45 + 0.24 * legend_rows), layout="constrained")
-    figure.suptitle(chart.title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    figure.suptitle(_plain(chart.title), x=0.01, ha="left", fontsize=12, fontweight="bold")
     axes = figure.subplots(rows, columns, squeeze=False)
     handles: dict[str, Any] = {}
     for place, axis in enumerate(axes.flat):
@@ -54,7 +54,7 @@ def _draw(chart: Chart) -> Any:
     if len(handles) > 1:
         figure.legend(
             handles.values(),
-            handles.keys(),
+            [_plain(name) for name in handles],
             loc="outside lower left",
             ncols=max(1, round(columns * width / 1.6)),
             frameon=False,
@@ -70,7 +70,7 @@ def _draw_panel(axis: Any, chart: Chart, panel: Panel, handles: dict[str, Any]) 
         axis.axvspan(chart.shaded[0], chart.shaded[1], color="black", alpha=0.06, lw=0)
     for series in panel.series:
         handles.setdefault(series.name, _draw_series(axis, series, bool(chart.ticks)))
-    axis.set_title(panel.title, fontsize=9, loc="left")
+    axis.set_title(_plain(panel.title), fontsize=9, loc="left")
     axis.tick_params(labelsize=8)
     axis.grid(axis="y", color="#d9dce1", lw=0.7)
     axis.set_axisbelow(True)
@@ -83,7 +83,12 @@ def _draw_panel(axis: Any, chart: Chart, panel: Panel, handles: dict[str, Any]) 
     if chart.percent:
         axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None, symbol=" %"))
     if chart.ticks:
-        axis.set_xticks(range(len(chart.ticks)), chart.ticks)
+        axis.set_xticks(range(len(chart.ticks)), [_plain(tick) for tick in chart.ticks])
+
+
+def _plain(text: str) -> str:
+    """As it is: between two dollars matplotlib would read a formula."""
+    return text.replace("$", r"\$")
 
 
 def _draw_series(axis: Any, series: Series, marked: bool) -> Any:

@@ -1,8 +1,10 @@
 """The page: one HTML file that opens anywhere, without a server and without the network."""
 
+import collections
 import dataclasses
 import html
 import json
+import shlex
 from collections.abc import Iterable, Sequence
 from importlib import resources
 
@@ -28,21 +30,21 @@ class Page:
     charts: dict[str, Chart]
 
 
-def page(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> Page:
+def page(runs: Sequence[Run], comparisons: Sequence[Comparison], left_out: Sequence[str] = ()) -> Page:
     """One run in full; of several, the comparison first and each run folded."""
     charts: dict[str, Chart] = {}
     body = [_comparison(each, number, charts) for number, each in enumerate(comparisons, 1)]
     if len(runs) == 1:
         title = f"madao: {runs[0].name}"
-        body.append(_run(runs[0], "", charts))
+        body.append(_warning(left_out) + _run(runs[0], "", charts))
     else:
         title = f"madao: {len(runs)} runs"
-        body.insert(0, f"<h1>{len(runs)} runs</h1>" + _runs_that_stand_alone(runs, comparisons))
+        body.insert(0, f"<h1>{len(runs)} runs</h1>" + _warning(left_out) + _runs_that_stand_alone(runs, comparisons))
         body.append("<h2>Each run</h2>")
         for number, run in enumerate(runs, 1):
             about = f"{_e(run.path)}: {_e(run.method)}, seed {_e(run.setting('seed', '?'))}, {_e(_outcome(run))}"
             body.append(f"<details><summary>{about}</summary>{_run(run, f'{number}-', charts)}</details>")
-    data = json.dumps({place: chart.plain() for place, chart in charts.items()}, ensure_ascii=False)
+    data = json.dumps({place: chart.plain() for place, chart in charts.items()}, ensure_ascii=False, allow_nan=False)
     text = _TEMPLATE.format(
         title=_e(title),
         policy=_POLICY,
@@ -67,7 +69,7 @@ _TEMPLATE = """<!doctype html>
 {style}</style>
 </head>
 <body>
-<noscript><p class="warning">The charts need JavaScript; they also lie beside this file as PNG and SVG.</p></noscript>
+<noscript><p class="warning">The charts need JavaScript.</p></noscript>
 {body}
 <script type="application/json" id="charts">{data}</script>
 <script>
@@ -78,13 +80,15 @@ _TEMPLATE = """<!doctype html>
 
 
 def _run(run: Run, prefix: str, charts: dict[str, Chart]) -> str:
-    parts = [_head(run)]
+    parts = [_head(run, "h2" if prefix else "h1")]
     sections: list[tuple[str, str, str]] = []
-    if run.policy is not None:
-        moving = _figures(policy_charts(run), prefix, charts)
-        sections.append(("policy", "The policy", _policy_table(run.policy) + moving))
-        if run.samples is not None:
-            sections.append(("gallery", "What it does to images", _gallery(gallery(run.policy, run.samples))))
+    moving = _figures(policy_charts(run), prefix, charts)
+    if run.policy is not None or moving:
+        table = "" if run.policy is None else _policy_table(run.policy)
+        sections.append(("policy", "The policy", table + moving))
+    if run.policy is not None and run.samples is not None:
+        shown = _gallery(gallery(run.policy, run.samples), learned=run.trajectory is not None)
+        sections.append(("gallery", "What it does to images", shown))
     sections.append(("learning", "Loss and error", _figures(learning_charts(run), prefix, charts)))
     health = _figures(health_charts(run), prefix, charts)
     if health:
@@ -99,20 +103,20 @@ def _run(run: Run, prefix: str, charts: dict[str, Chart]) -> str:
     return "\n".join(parts)
 
 
-def _head(run: Run) -> str:
+def _head(run: Run, heading: str) -> str:
     facts = {
         "test error": _percent(run.result.get("test_error")),
         "validation error": _percent(_last(run.metrics.get("validation_error", ()))),
         "epochs": f"{run.epochs} of {run.setting('epochs', '?')}",
         "augmentation": run.method,
-        "data": " ".join(str(part) for part in (run.setting("data.name") or run.setting("data.root") or "digits",)),
+        "data": run.setting("data.name") or run.setting("data.root") or "digits",
         "model": run.setting("model.name") or "default",
         "seed": run.setting("seed", "?"),
         "device": run.environment.get("device", "?"),
     }
     cells = "".join(f"<div><dt>{_e(name)}</dt><dd>{_e(value)}</dd></div>" for name, value in facts.items())
     lead = f'<p class="lead">The policy {_e(sentence(run.policy))}.</p>' if run.policy is not None else ""
-    return f"<h1>{_e(run.name)}</h1>{lead}{_warnings(run)}<dl class='facts'>{cells}</dl>"
+    return f"<{heading}>{_e(run.name)}</{heading}>{lead}{_warnings(run)}<dl class='facts'>{cells}</dl>"
 
 
 def _warnings(run: Run) -> str:
@@ -120,10 +124,14 @@ def _warnings(run: Run) -> str:
     if not run.result:
         texts.append(
             f"This run has not ended: {run.epochs} of {run.setting('epochs', '?')} epochs are over, and the test set "
-            f"has not been seen. Go on with: madao train --out {run.path} --resume"
+            f"has not been seen. Go on with: madao train --out {shlex.quote(str(run.path))} --resume"
         )
     if run.missing:
         texts.append("Not in this run directory, or not readable: " + "; ".join(run.missing) + ".")
+    return _warning(texts)
+
+
+def _warning(texts: Sequence[str]) -> str:
     return "".join(f'<p class="warning">{_e(text)}</p>' for text in texts)
 
 
@@ -148,12 +156,13 @@ def _policy_table(policy: PolicySpec) -> str:
     return (
         f"<p>For each image, each stage draws one operation and then applies it or not. Equal shares would be "
         f"{100 / len(shares):.1f} % each.</p>"
-        f'<div class="wide"><table><thead><tr><th></th>{over}</tr><tr><th>operation</th>{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
+        f'<div class="wide" tabindex="0"><table><thead><tr><th></th>{over}</tr><tr><th>operation</th>{head}</tr>'
+        f"</thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 
-def _gallery(shown: Gallery) -> str:
+def _gallery(shown: Gallery, learned: bool) -> str:
+    strength_of = "learned" if learned else "fixed"
     sharp = " pixelated" if shown.pixelated else ""
     columns = len(shown.originals)
     blocks = []
@@ -169,7 +178,7 @@ def _gallery(shown: Gallery) -> str:
     count = len(shown.draws[0].tiles)
     whole = f'<div class="gallery by-draw{sharp}" style="--columns: {count}">{draws}</div>'
     return (
-        f'<figure data-gallery="operations"><h3>Each operation at its learned strength</h3>{"".join(blocks)}'
+        f'<figure data-gallery="operations"><h3>Each operation at its {strength_of} strength</h3>{"".join(blocks)}'
         "<figcaption>The likeliest operation first. Signed operations turn one way on one image and the other way on "
         "the next. Hold the pointer over an image to read what was done to it.</figcaption></figure>"
         f'<figure data-gallery="draws"><h3>The whole policy</h3>{whole}'
@@ -229,11 +238,13 @@ def _comparison(comparison: Comparison, number: int, charts: dict[str, Chart]) -
         versus, p_value = "–", "–"
         if difference is not None and difference.mean is not None:
             versus = _with_interval(difference.mean, signed=True)
-            p_value = "–" if difference.p_value is None else f"{difference.p_value:.3f}"
-        seeds = ", ".join(str(run.setting("seed", "?")) for run in group.runs)
+            versus += f" ({difference.mean.count} seeds)"
+            p_value = _p_value(difference.p_value)
+        times = collections.Counter(str(run.setting("seed", "?")) for run in group.runs)
+        seeds = ", ".join(seed if count == 1 else f"{seed} ({count} runs)" for seed, count in times.items())
         rows.append(
             f"<tr><td>{_e(group.label)}</td><td>{_e(_with_interval(mean))}</td><td>{_e(versus)}</td>"
-            f"<td>{p_value}</td><td>{_e(seeds)}</td></tr>"
+            f"<td>{_e(p_value)}</td><td>{_e(seeds)}</td></tr>"
         )
     table = (
         f"<table><thead><tr><th>augmentation</th><th>{_e(comparison.measure)}</th><th>against {_e(reference)}</th>"
@@ -242,17 +253,24 @@ def _comparison(comparison: Comparison, number: int, charts: dict[str, Chart]) -
     how = (
         f"{comparison.measure.capitalize()} in percent, mean over seeds ± 95 % interval of the mean (Student's t). "
         f"Differences to {reference} are paired by seed, and p is that of the two-sided paired t-test on them, not "
-        "corrected for the number of methods; it needs at least two seeds in common."
+        "corrected for the number of methods; it needs at least two seeds in common whose differences are not all the "
+        "same."
     )
+    if comparison.measure != "test error":
+        how += " No run has a test error yet. A learned policy has been chosen by these images, which favours it."
+    if comparison.left_out:
+        names = ", ".join(str(run.path) for run in comparison.left_out)
+        table = _warning([f"Not in this comparison, since they have no {comparison.measure} yet: {names}."]) + table
     figures = _figures(comparison_charts(comparison, number), "", charts)
     return (
-        f'<section id="comparison-{number}"><h2>{_e(comparison.problem)}</h2><div class="wide">{table}</div>'
-        f'<p class="quiet">{_e(how)}</p>{figures}</section>'
+        f'<section id="comparison-{number}"><h2>{_e(comparison.problem)}</h2>'
+        f'<div class="wide" tabindex="0">{table}</div><p class="quiet">{_e(how)}</p>{figures}</section>'
     )
 
 
 def _runs_that_stand_alone(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> str:
     compared = {id(run) for comparison in comparisons for group in comparison.groups for run in group.runs}
+    compared |= {id(run) for comparison in comparisons for run in comparison.left_out}
     alone = [str(run.path) for run in runs if id(run) not in compared]
     if not alone:
         return ""
@@ -267,9 +285,36 @@ def _figures(found: Iterable[Chart], prefix: str, charts: dict[str, Chart]) -> s
         charts[place] = chart
         texts.append(
             f'<figure data-chart="{_e(place)}"><h3>{_e(chart.title)}</h3><div class="chart"></div>'
-            f"<figcaption>{_e(chart.caption)}</figcaption></figure>"
+            f"<figcaption>{_e(chart.caption)}</figcaption>{_numbers(chart)}</figure>"
         )
     return "\n".join(texts)
+
+
+def _numbers(chart: Chart) -> str:
+    """Where each line begins and ends, for those who cannot point at it."""
+    rows = []
+    for panel in chart.panels:
+        for series in panel.series:
+            known = [value for value in series.y if value is not None]
+            if known:
+                name = f"{panel.title}: {series.name}" if panel.title else series.name
+                cells = "".join(f"<td>{_e(_value(value, chart.percent))}</td>" for value in (known[0], known[-1]))
+                rows.append(f'<tr><th scope="row">{_e(name)}</th>{cells}</tr>')
+    return (
+        '<details class="numbers"><summary>Numbers</summary><div class="wide" tabindex="0"><table><thead><tr><th></th>'
+        f'<th scope="col">first</th><th scope="col">last</th></tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+        "</details>"
+    )
+
+
+def _value(value: float, percent: bool) -> str:
+    return f"{100 * value:.2f} %" if percent else f"{value:.4g}"
+
+
+def _p_value(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _outcome(run: Run) -> str:

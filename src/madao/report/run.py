@@ -53,7 +53,7 @@ class Run:
         policy: The policy as it is now, if it is one with numbers.
         result: How it ended, if it has.
         environment: What it ran on.
-        classes: Their names.
+        images: What tells its images from those of other data: classes, mean, deviation and how many are set aside.
         samples: A few training images, uint8 `[n, C, H, W]`, if it kept any.
         missing: What could not be read, in words.
     """
@@ -68,7 +68,7 @@ class Run:
     policy: PolicySpec | None
     result: Mapping[str, Any]
     environment: Mapping[str, Any]
-    classes: Sequence[str]
+    images: str
     samples: np.ndarray | None
     missing: Sequence[str]
 
@@ -104,14 +104,14 @@ class Run:
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """The run directories among and right under `paths`, each once."""
+    """The run directories among and under `paths`, each once."""
     found: dict[Path, Path] = {}
     for path in paths:
         if not path.exists():
             raise ReportError(f"there is no run directory {path}")
         if not path.is_dir():
             raise ReportError(f"{path} is a file; give the run directory it lies in")
-        runs = [path] if (path / "config.yaml").exists() else sorted(p.parent for p in path.glob("*/config.yaml"))
+        runs = [path] if (path / "config.yaml").exists() else sorted(p.parent for p in path.rglob("config.yaml"))
         if not runs:
             raise ReportError(f"{path} is no run directory: there is no config.yaml in it, nor in the folders under it")
         found |= {run.resolve(): run for run in runs}
@@ -138,12 +138,16 @@ def read_run(path: Path) -> Run:
         policy=_policy(path / "policy.json", missing),
         result=_json(path / "result.json"),
         environment=_json(path / "environment.json"),
-        classes=[str(name) for name in split.get("classes", ())],
+        images=json.dumps(
+            [split.get(name) for name in ("classes", "mean", "std")] + [len(split.get("validation") or ())]
+        ),
         samples=_samples(path / "samples.npz"),
         missing=missing,
     )
     if not run.timing:
         missing.append("timing.csv: no figures of time and memory")
+    if learns and run.policy is None and not missing:
+        missing.append("policy.json: no table of the policy and no gallery")
     if learns and run.trajectory is None:
         missing.append("trajectory.jsonl: no curves of the policy")
     if learns and not run.outer and any(run.metrics.get("outer_updates", ())):
@@ -215,6 +219,8 @@ def _trajectory(path: Path) -> Trajectory | None:
         return None
     if stacked.ndim != 4 or stacked.shape[-1] != len(operations):
         return None
+    known = np.isfinite(stacked).all((1, 2, 3))
+    stacked, epochs = stacked[known], [epoch for epoch, good in zip(epochs, known, strict=True) if good]
     names = ("selection", "application", "magnitude")
     return Trajectory(operations, epochs, {name: stacked[:, index] for index, name in enumerate(names)})
 
