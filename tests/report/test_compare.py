@@ -133,6 +133,17 @@ def test_errors_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
     assert [len(comparison.groups[0].runs), len(comparison.left_out)] == [1, 1]
 
 
+def test_means_are_taken_only_where_every_run_was_measured(tmp_path: Path) -> None:
+    found = runs(tmp_path, ("standard", 0, 0.02), ("standard", 1, 0.04))
+    lines = (tmp_path / "1" / "metrics.csv").read_text().splitlines()
+    cells = lines[2].split(",")
+    cells[6] = ""
+    (tmp_path / "1" / "metrics.csv").write_text("\n".join([*lines[:2], ",".join(cells), *lines[3:]]) + "\n")
+    (comparison,) = compare([found[0], read_run(tmp_path / "1")])
+    (curve,) = comparison_charts(comparison, 1)[0].panels[0].series
+    assert curve.x == [1, 3]
+
+
 def test_curves_have_bands_where_there_are_seeds(tmp_path: Path) -> None:
     (found,) = compare(runs(tmp_path, *ROWS))
     curves, paired = comparison_charts(found, 1)

@@ -210,10 +210,14 @@ def test_lines_lie_where_the_axes_say(browser: Browser, one: Path) -> None:
     (low, y_low), *_, (high, y_high) = places["ticks"]
     (first, x_first), *_, (last, x_last) = places["below"]
     x, y = dict(places["ends"])["training"]
+    assert low < high
+    assert y_low > y_high, "the axis is upside down"
     assert low + (y - y_low) * (high - low) / (y_high - y_low) == pytest.approx(10.0, abs=0.1)  # percent
     assert first + (x - x_first) * (last - first) / (x_last - x_first) == pytest.approx(20, abs=0.1)
     norms = page.evaluate(f"({PLACES})('norms')")
     ticks = dict(norms["ticks"])
+    assert ticks[0.1] - ticks[1] == pytest.approx(ticks[1] - ticks[10]), "decades are not equally long"
+    assert ticks[0.1] > ticks[1]
     for (name, (_, y)), value in zip(norms["ends"], (1, 10, 0.1), strict=True):
         assert ticks[value] == pytest.approx(y, abs=0.5), name
     selection = 'figure[data-chart="selection"]'

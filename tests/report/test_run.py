@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from madao.report import ReportError, find_runs, read_run
+from madao.training.config import OuterConfig
 from tests.report.runs import write_run
 
 
@@ -24,6 +25,11 @@ def test_a_whole_run_is_read_whole(tmp_path: Path) -> None:
     assert run.statuses == {"truncated": 30}
     assert run.result["test_error"] == 0.05
     assert not run.missing
+
+
+def test_the_warm_up_is_a_fifth_unless_it_is_set(tmp_path: Path) -> None:
+    assert read_run(write_run(tmp_path / "run", epochs=10, outer=OuterConfig())).warmup == 2
+    assert read_run(write_run(tmp_path / "none", epochs=10, outer=OuterConfig(warmup=0))).warmup == 0
 
 
 def test_a_run_without_a_policy_misses_nothing(tmp_path: Path) -> None:

@@ -126,8 +126,12 @@ class GraphedStep:
 
     def _record(self, key: tuple[object, ...], images: Tensor, labels: Tensor, augment: bool) -> bool:
         graph = torch.cuda.CUDAGraph()
-        for module in self.random:
-            graph.register_generator_state(module.generator(images.device))
+        own = [module.generator(images.device) for module in self.random]
+        for generator in own:
+            graph.register_generator_state(generator)
+        # A recording that fails leaves generators unusable, the global one too.
+        everyone = [*own, torch.cuda.default_generators[images.device.index or 0]]
+        before = [generator.clone_state() for generator in everyone]
         static_images, static_labels = images.clone(), labels.clone()
         torch.cuda.synchronize()
         try:
@@ -135,6 +139,8 @@ class GraphedStep:
                 trained = self.step(static_images, static_labels, augment)
         except RuntimeError as error:
             self.failed = True
+            for generator, state in zip(everyone, before, strict=True):
+                generator.graphsafe_set_state(state)
             reason = " ".join(str(error).split())[:200]
             self.say(f"steps run without a CUDA graph, which could not be recorded: {reason}")
             return False
