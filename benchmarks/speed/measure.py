@@ -64,7 +64,7 @@ def environment(*packages: str) -> dict[str, Any]:
     """Machine, versions, commit and command."""
     return {
         "command": re.sub(r" --output[ =]\S+", "", " ".join(["python", *sys.argv])),
-        "commit": _output("git", "rev-parse", "--short", "HEAD") or "unknown",
+        "commit": _output("git", "describe", "--always", "--dirty") or "unknown",
         "machine": {
             "cpu": _cpu(),
             "cores": os.cpu_count(),
