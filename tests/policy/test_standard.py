@@ -106,3 +106,15 @@ def test_mistakes() -> None:
         Standard(mean=MEAN, std=STD)(torch.rand(2, 1, 8, 8))
     with pytest.raises(TypeError, match="apply needs a draw"):
         Standard().apply(torch.rand(2, 1, 8, 8))  # type: ignore[call-overload]
+
+
+def test_what_is_kept_from_an_evaluation_can_be_trained_with() -> None:
+    mean, std = (0.123, 0.4, 0.5), (0.2, 0.3, 0.321)  # not used elsewhere, so that evaluation asks first
+    standard = Standard(mean=mean, std=std)
+    with torch.inference_mode():
+        standard.normalise(torch.rand(2, 3, 4, 4))
+    images = torch.rand(2, 3, 4, 4, requires_grad=True)
+    standard.normalise(images).sum().backward()
+    assert images.grad is not None
+    expected = 1 / torch.tensor(std).reshape(-1, 1, 1)
+    assert torch.allclose(images.grad, expected.expand_as(images))

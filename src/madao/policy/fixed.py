@@ -190,4 +190,5 @@ class TrivialAugment(AugmentationPolicy):
 @functools.lru_cache(maxsize=64)
 def _on_device(numbers: tuple[float, ...], device: torch.device) -> Tensor:
     """Kept, since a copy to a GPU makes its host wait."""
-    return torch.tensor(numbers, device=device)
+    with torch.inference_mode(False):  # whoever asks first, the next may want a gradient
+        return torch.tensor(numbers, device=device)

@@ -269,7 +269,8 @@ def normalise(images: Tensor, mean: Sequence[float] | None = None, std: Sequence
 @functools.lru_cache(maxsize=64)
 def _channels(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """One number a channel, `[C, 1, 1]`; kept, since a copy to a GPU makes its host wait."""
-    return torch.tensor(numbers, dtype=dtype, device=device).reshape(-1, 1, 1)
+    with torch.inference_mode(False):  # whoever asks first, the next may want a gradient
+        return torch.tensor(numbers, dtype=dtype, device=device).reshape(-1, 1, 1)
 
 
 def cut_out(images: Tensor, y: Tensor, x: Tensor, size: int) -> Tensor:

@@ -238,7 +238,8 @@ def _comparison(comparison: Comparison, number: int, charts: dict[str, Chart]) -
         versus, p_value = "–", "–"
         if difference is not None and difference.mean is not None:
             versus = _with_interval(difference.mean, signed=True)
-            versus += f" ({difference.mean.count} seeds)"
+            count = difference.mean.count
+            versus += f" ({count} seed{'s' if count > 1 else ''})"
             p_value = _p_value(difference.p_value)
         times = collections.Counter(str(run.setting("seed", "?")) for run in group.runs)
         seeds = ", ".join(seed if count == 1 else f"{seed} ({count} runs)" for seed, count in times.items())
