@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from madao import Policy
@@ -20,7 +21,8 @@ def test_writes_a_contact_sheet(tmp_path: Path, capsys: pytest.CaptureFixture[st
         sheet = np.asarray(picture)
     tile = sheet[8:56, 8:56]
     assert tile.std() > 10  # the original is a picture, not a blank
-    assert sheet.shape[1] == 4 * (110 + 8) + 8
+    assert sheet.shape[1] >= 4 * (48 + 8) + 8
+    assert (sheet[:, -8:] == 255).all(), "a caption runs over the edge"
 
 
 def test_the_seed_decides(tmp_path: Path) -> None:
@@ -43,7 +45,10 @@ def test_a_folder_and_a_saved_policy(tmp_path: Path) -> None:
         == 0
     )
     with Image.open(output) as sheet:
-        assert sheet.size == (7 * (128 + 8) + 8, 3 * (128 + 2 * 14 + 12) + 8)
+        width, height = sheet.size
+    assert height == 3 * (128 + 2 * 14 + 12) + 8
+    assert width >= 7 * (128 + 8) + 8
+    assert (width - 8) % 7 == 0
 
 
 @pytest.mark.parametrize(
@@ -83,3 +88,14 @@ def test_help_says_what_each_option_does() -> None:
     assert result.returncode == 0
     assert "contact sheet" in result.stdout
     assert "How many draws of each" in result.stdout
+
+
+def test_captions_fit_beside_each_other_and_can_be_written_in_the_font(tmp_path: Path) -> None:
+    from madao.cli.preview import _sheet
+
+    tile = torch.zeros(3, 20, 20, dtype=torch.uint8)
+    narrow, wide = (_sheet([[(tile, text), (tile, "x")]], 20).width for text in ("x", "TranslateX -28 % of the width"))
+    assert narrow == 2 * 28 + 8
+    assert wide > 2 * 140
+    minus, unknown = (np.asarray(_sheet([[(tile, text)]], 20)) for text in ("−", "\ue123"))
+    assert np.array_equal(minus, unknown), "the font has a minus sign by now: captions need no hyphens"

@@ -1,5 +1,6 @@
 """`madao preview`: a contact sheet of what a policy does to images."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,10 @@ def preview(
         results = augment.apply(repeated, draw)
     except ValueError as error:  # a fill for other channels, say
         raise UserError(f"{policy}: {error}") from None
-    captions = ["\n".join(steps(augment.operations, draw, i)) or "unchanged" for i in range(len(repeated))]
+    # Pillow's own font has no minus sign, only the hyphen.
+    captions = [
+        "\n".join(steps(augment.operations, draw, i)).replace("−", "-") or "unchanged" for i in range(len(repeated))
+    ]
     tiles = [
         [
             (batch[row], "original"),
@@ -112,7 +116,8 @@ def _read_pictures(source: Path, count: int) -> list[Image.Image]:
 def _sheet(tiles: list[list[tuple[Tensor, str]]], size: int) -> Image.Image:
     lines = max(caption.count("\n") + 1 for row in tiles for _, caption in row)
     font = ImageFont.load_default(size=11)
-    width = max(size, 110) + _GAP
+    longest = max(font.getlength(line) for row in tiles for _, caption in row for line in caption.split("\n"))
+    width = max(size, math.ceil(longest)) + _GAP
     height = size + lines * _LINE + _GAP + 4
     sheet = Image.new("RGB", (len(tiles[0]) * width + _GAP, len(tiles) * height + _GAP), "white")
     pen = ImageDraw.Draw(sheet)
