@@ -19,6 +19,7 @@ from madao.training.build import METHODS, Splits
 from madao.training.config import AugmentConfig, DataConfig, ModelConfig, OptimizerConfig, OuterConfig, TrainConfig
 from madao.training.errors import UserError
 from madao.training.interrupt import Interrupted
+from madao.training.state import restore
 from madao.training.trainer import Trainer
 
 
@@ -345,3 +346,17 @@ def test_events_can_be_read_by_tensorboard(tmp_path: Path) -> None:
         events.Tags()["scalars"]
     )
     assert [event.step for event in events.Scalars("train_loss")] == [3, 6, 9]
+
+
+def test_a_run_begun_on_a_gpu_goes_on_without_its_optimizer(tmp_path: Path) -> None:
+    config = settings(tmp_path / "run")
+    Trainer(config, splits()).fit()
+    state = final_state(tmp_path / "run")
+    for group in state["optimizer"]["param_groups"]:
+        group["fused"], group["lr"] = True, torch.tensor(0.1)
+    again = Trainer(dataclasses.replace(config, resume=True), splits())
+    restore(again, state)
+    assert again.optimizer.param_groups[0]["fused"] is False
+    images, labels = next(again.train_batches.epoch(0))
+    again._train_step(images, labels)
+    assert isinstance(again.optimizer.param_groups[0]["lr"], float)

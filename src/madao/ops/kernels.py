@@ -80,10 +80,11 @@ def fused(
     # Product and sum stay two roundings: what PIL and `dispatch` do.
     options = {"enable_fp_fusion": False}
     warps = 4 if looked_at <= _SMALL else 32
-    _look[(count, channels)](images, lut, mean, *draw, **shape, BLOCK=looked_at, num_warps=warps, **options)
     written = _SMALL if height * width <= _SMALL else _WRITTEN
     grid = (count, triton.cdiv(height * width, written))
-    _write[grid](images, result, lut, mean, *draw, *colour, **shape, BLOCK=written, num_warps=4, **options)
+    with torch.cuda.device_of(images):  # Triton launches on the current GPU, whatever the tensors say
+        _look[(count, channels)](images, lut, mean, *draw, **shape, BLOCK=looked_at, num_warps=warps, **options)
+        _write[grid](images, result, lut, mean, *draw, *colour, **shape, BLOCK=written, num_warps=4, **options)
     return result
 
 

@@ -57,6 +57,8 @@ def restore(trainer: "Trainer", state: dict[str, Any]) -> None:
     trainer.validation_error = state["validation_error"]
     trainer.network.load_state_dict(state["model"])
     trainer.optimizer.load_state_dict(state["optimizer"])
+    for group in trainer.optimizer.param_groups:
+        group["fused"] = trainer.device.type == "cuda"  # of the device the run goes on on, not the one it began on
     trainer.standard.load_state_dict(state["standard"])
     trainer.totals.load_state_dict(state["totals"])
     for name in _PARTS:
