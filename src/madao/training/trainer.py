@@ -126,7 +126,8 @@ class Trainer:
     def _inner_step(self, optimizer: Any) -> InnerStep | GraphedStep:
         """What trains on a batch, as fast as the settings allow."""
         config = self.config
-        model: Any = torch.compile(self.model, dynamic=False) if config.speed.compile else self.model
+        on_gpu = self.device.type == "cuda"
+        model: Any = torch.compile(self.model, dynamic=False) if on_gpu and config.speed.compile else self.model
         step = InnerStep(
             model,
             self.loss,
@@ -137,7 +138,7 @@ class Trainer:
             config.accumulate,
             config.optimizer.clip,
         )
-        if self.device.type != "cuda" or not config.speed.graph:
+        if not on_gpu or not config.speed.graph:
             return step
         random = [self.standard, *([] if self.policy is None else [self.policy])]
         return GraphedStep(step, random, lambda line: self.console.say(f"{self.title}: {line}"))
