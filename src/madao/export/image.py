@@ -18,8 +18,9 @@ from PIL import Image
 from torch import Tensor
 
 from madao.export import pillow
-from madao.ops import OPERATIONS, Operation, along, geometric
+from madao.ops import Operation, along, geometric
 from madao.ops.checks import check_fill_fits, check_images
+from madao.ops.table import built_in
 from madao.policy import Draw, FrozenPolicy, PolicySpec
 
 _REMEMBERED_GRIDS = 64
@@ -243,12 +244,6 @@ class ImagePolicy:
                 matrix = along.matrix(operation, numbers[0], numbers[1], height, width)
                 found.append(torch.as_tensor(matrix, device=device))
         return found
-
-
-def built_in(operation: Operation) -> bool:
-    """Whether an operation does what madao's own of that name does."""
-    known = OPERATIONS.get(operation.name)
-    return operation.name in pillow.FUNCTIONS and known is not None and operation.function is known.function
 
 
 def from_pil(image: Image.Image) -> Tensor:

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from madao.export import pillow
-from madao.export.image import ImagePolicy, Step, built_in, strength
+from madao.export.image import ImagePolicy, Step, strength
 from madao.ops import Operation
+from madao.ops.table import built_in
 from madao.policy import PolicySpec
 
 _HEAD = '''"""A data augmentation policy found by madao. This file needs Pillow and nothing else.

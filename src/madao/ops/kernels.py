@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from madao.ops.geometric import Fill
-from madao.ops.table import OPERATIONS, PAPER, Operation
+from madao.ops.table import PAPER, Operation, built_in
 
 _CODES = {name: code for code, name in enumerate(PAPER)}
 SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y, ROTATE = (tl.constexpr(code) for code in range(5))
@@ -35,11 +35,7 @@ _LOOKED_AT = 8192
 
 def supported(images: Tensor, operations: Sequence[Operation]) -> bool:
     """Whether the kernels can do what `dispatch` does with these."""
-    return (
-        images.dtype in (torch.uint8, torch.float32)
-        and images.shape[1] in (1, 3)
-        and all(o.name in _CODES and o.function is OPERATIONS[o.name].function for o in operations)
-    )
+    return images.dtype in (torch.uint8, torch.float32) and images.shape[1] in (1, 3) and all(map(built_in, operations))
 
 
 @functools.lru_cache(maxsize=64)

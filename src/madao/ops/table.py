@@ -185,6 +185,11 @@ PAPER = tuple(OPERATIONS)
 """The names of the fourteen operations of the paper."""
 
 
+def built_in(operation: Operation) -> bool:
+    """Whether an operation does what the paper's of that name does, be its range limited or not."""
+    return operation.name in PAPER and operation.function is OPERATIONS[operation.name].function
+
+
 def register(operation: Operation, replace: bool = False) -> Operation:
     """Make an operation known by its name, to policies and to policy files.
 

@@ -1,7 +1,6 @@
 """Policies with nothing to learn, under the learned one's interface: the controls."""
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -12,6 +11,7 @@ from madao.ops.geometric import Fill
 from madao.policy import sampling
 from madao.policy.base import AugmentationPolicy
 from madao.policy.draw import Draw
+from madao.policy.kept import on_device
 from madao.policy.spec import Entry, PolicySpec
 
 START = torch.tensor(0.5).sigmoid().item()
@@ -184,11 +184,4 @@ class TrivialAugment(AugmentationPolicy):
             "TranslateX": pixels / max(images.shape[3], 1),
             "TranslateY": pixels / max(images.shape[2], 1),
         }
-        return _on_device(tuple(part.get(operation.name, 1.0) for operation in self.operations), images.device)
-
-
-@functools.lru_cache(maxsize=64)
-def _on_device(numbers: tuple[float, ...], device: torch.device) -> Tensor:
-    """Kept, since a copy to a GPU makes its host wait."""
-    with torch.inference_mode(False):  # whoever asks first, the next may want a gradient
-        return torch.tensor(numbers, device=device)
+        return on_device(tuple(part.get(operation.name, 1.0) for operation in self.operations), images.device)

@@ -1,7 +1,6 @@
 """Standard augmentation, batched on the device: crop, flip, normalise, Cutout, with a policy in their midst."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Self, overload
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from madao.ops.checks import check_images
 from madao.policy.base import AugmentationPolicy
 from madao.policy.draw import Draw
+from madao.policy.kept import on_device
 from madao.policy.learned import Policy
 from madao.policy.randomness import OwnRandomness
 
@@ -262,15 +262,10 @@ def normalise(images: Tensor, mean: Sequence[float] | None = None, std: Sequence
         return values
     if len(mean) != images.shape[1]:
         raise ValueError(f"mean and std have {len(mean)} channels, the images {images.shape[1]}")
-    centre, spread = (_channels(tuple(numbers), values.dtype, values.device) for numbers in (mean, std))
+    centre, spread = (
+        on_device(tuple(numbers), values.device, values.dtype).reshape(-1, 1, 1) for numbers in (mean, std)
+    )
     return (values - centre) / spread
-
-
-@functools.lru_cache(maxsize=64)
-def _channels(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """One number a channel, `[C, 1, 1]`; kept, since a copy to a GPU makes its host wait."""
-    with torch.inference_mode(False):  # whoever asks first, the next may want a gradient
-        return torch.tensor(numbers, dtype=dtype, device=device).reshape(-1, 1, 1)
 
 
 def cut_out(images: Tensor, y: Tensor, x: Tensor, size: int) -> Tensor:

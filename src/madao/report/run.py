@@ -122,18 +122,17 @@ def read_run(path: Path) -> Run:
     """Read a run directory. Raises `ReportError` where there is nothing to show."""
     missing: list[str] = []
     config = _settings(path)
-    metrics = _table(path / "metrics.csv")
+    metrics = _numbers(_rows(path / "metrics.csv"))
     if not metrics.get("epoch"):
         raise ReportError(f"{path} has no metrics.csv with an epoch in it: the run has not finished its first epoch")
-    learns = config.get("augment", {}).get("method") == "madao" if isinstance(config.get("augment"), dict) else False
-    split = _json(path / "split.json")
+    split, outer = _json(path / "split.json"), _rows(path / "outer.csv")
     run = Run(
         path=path,
         config=config,
         metrics=metrics,
-        timing=_table(path / "timing.csv"),
-        outer=_table(path / "outer.csv"),
-        statuses=collections.Counter(_rows(path / "outer.csv").get("status", ())),
+        timing=_numbers(_rows(path / "timing.csv")),
+        outer=_numbers(outer),
+        statuses=collections.Counter(outer.get("status", ())),
         trajectory=_trajectory(path / "trajectory.jsonl"),
         policy=_policy(path / "policy.json", missing),
         result=_json(path / "result.json"),
@@ -144,6 +143,7 @@ def read_run(path: Path) -> Run:
         samples=_samples(path / "samples.npz"),
         missing=missing,
     )
+    learns = run.setting("augment.method") == "madao"
     if not run.timing:
         missing.append("timing.csv: no figures of time and memory")
     if learns and run.policy is None and not missing:
@@ -178,8 +178,8 @@ def _rows(path: Path) -> dict[str, list[str]]:
     return {name: [row[column] for row in whole] for column, name in enumerate(rows[0])} if whole else {}
 
 
-def _table(path: Path) -> Table:
-    return {name: [_number(text) for text in column] for name, column in _rows(path).items()}
+def _numbers(rows: Mapping[str, Sequence[str]]) -> Table:
+    return {name: [_number(text) for text in column] for name, column in rows.items()}
 
 
 def _number(text: str) -> float | None:
