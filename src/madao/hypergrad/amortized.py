@@ -1,6 +1,7 @@
 """One gradient step a call on the linear system, carried on from call to call (Dagréou et al., 2022)."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 
@@ -47,11 +48,14 @@ class Amortized:
             return Identity(self.scale).solve(operator, v)
         applied = vector.add(operator(start), start, self.damping)
         left = vector.add(v, applied, -1.0)
-        norms = torch.stack([vector.norm(v), vector.norm(left)]).tolist()
-        curvature = float(vector.norm(applied) / vector.norm(start).clamp(min=1e-30))
-        q = vector.add(start, left, min(self.scale, 0.5 / max(curvature, 1e-30)))
-        residual = norms[1] / max(norms[0], 1e-300)
-        status = series_status(norms[1:], residual)
-        if status is Status.TRUNCATED and residual > RUNAWAY:
-            status = Status.DIVERGING
-        return Solution(q, status, tuple(norms), residual, 1)
+        curvature = vector.norm(applied) / vector.norm(start).clamp(min=1e-30)
+        step = (0.5 / curvature.clamp(min=1e-30)).clamp(max=self.scale)
+        q = vector.add(start, vector.scaled(left, step))
+        norms = torch.stack([vector.norm(v), vector.norm(left)])
+        return Solution(q, norms, norms[1] / norms[0].clamp(min=1e-300), 1, _judge)
+
+
+def _judge(norms: Sequence[float], residual: float | None) -> Status:
+    status = series_status(norms[1:], residual)
+    runaway = status is Status.TRUNCATED and residual is not None and residual > RUNAWAY
+    return Status.DIVERGING if runaway else status

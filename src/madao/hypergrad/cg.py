@@ -62,4 +62,4 @@ class ConjugateGradient:
         # The recurrence knows the residual of the damped system, which is the one asked about only without damping.
         solved = start > 0 and self.damping == 0 and len(norms) > 1
         known = norms[-1] / start if solved else None
-        return Solution(solution, status, tuple(norms), known, products)
+        return Solution.judged(solution, norms, known, products, status)

@@ -1,7 +1,7 @@
 """From q to ∂g/∂φ: the mixed second derivative −∂/∂φ ⟨q, ∇θ f⟩, in two ways."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -24,7 +24,7 @@ class Setting:
         hyper: φ.
         log_prob: log P of each example's draw, differentiable in φ.
         classes: The class of each example.
-        plain: The loss of each example before any draw.
+        plain: The loss of each example before any draw; looks at no inputs.
     """
 
     params: Vector
@@ -33,7 +33,7 @@ class Setting:
     hyper: Vector
     log_prob: Tensor | None = None
     classes: Tensor | None = None
-    plain: Callable[[Vector], Tensor] | None = None
+    plain: PureLoss | None = None
 
     def directional(self, q: Vector, second_order: SecondOrder) -> tuple[Tensor, Tensor, Vector]:
         """⟨q, ∇θ ℓ_b⟩ of every example, its weight in f, and the gradient of ⟨q, ∇θ f⟩ in the inputs."""
@@ -121,9 +121,7 @@ class Influence:
 
         def plain_influence() -> Tensor:
             assert setting.plain is not None
-            plain = setting.plain
-            values, _ = second_order.directional(lambda p, _: plain(p), setting.params, q, setting.inputs)
-            return values
+            return second_order.slopes(setting.plain, setting.params, q, setting.inputs)
 
         batch = Batch(influence, setting.classes, plain_influence if setting.plain is not None else None)
         advantage = (influence - self.baseline(batch)) * weights

@@ -7,11 +7,12 @@ loss's inputs, which is the mixed second derivative every hypergradient ends wit
 All are pure: losses are evaluated at parameters handed to them, so that nothing has to be restored afterwards.
 """
 
+import abc
 import contextlib
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 from unittest import mock
 
 import torch
@@ -26,22 +27,38 @@ from madao.hypergrad.vector import Operator, Vector
 PureLoss = Callable[[Vector, Vector], Tensor]
 """loss(params, inputs), both flat; a scalar or `[B]`."""
 
+OptionalVector = tuple[Tensor | None, ...]
 
 _STEPS = {torch.float32: 1e-5, torch.float64: 1e-6}
 
 
-class SecondOrder(Protocol):
+class SecondOrder(abc.ABC):
     """A way to second derivatives."""
 
+    @abc.abstractmethod
     def products(self, loss: PureLoss, params: Vector, inputs: Vector) -> Operator:
         """V ↦ H v, H the Hessian in the parameters of the mean loss."""
 
+    @abc.abstractmethod
     def directional(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Vector]:
         """D_q ℓ, of ℓ's own shape, and the gradient of its mean in the inputs."""
 
+    def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> Tensor:
+        """D_q ℓ alone."""
+        return self.directional(loss, params, direction, inputs)[0]
+
+    def gradient(self, loss: PureLoss, params: Vector, inputs: Vector) -> tuple[Tensor, OptionalVector]:
+        """The mean loss, and its gradient in parameters and inputs: None for those it does not depend on."""
+        point = detached((*params, *inputs), requires_grad=True)
+        with torch.enable_grad():
+            value = mean(loss(point[: len(params)], point[len(params) :]))
+            if not value.requires_grad:
+                return value, (None,) * len(point)
+            return value.detach(), torch.autograd.grad(value, point, allow_unused=True)
+
 
 @dataclasses.dataclass(frozen=True)
-class ForwardOverReverse:
+class ForwardOverReverse(SecondOrder):
     """Exact. Forward mode over reverse mode, for products and for the mixed term; the default.
 
     No graph is kept between products, and none over the parameters ever. (The other order, reverse over forward, would
@@ -77,9 +94,14 @@ class ForwardOverReverse:
         slope, *gradient = _with_fallback(value_and_gradient)(direction)
         return slope, tuple(gradient)
 
+    def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> Tensor:
+        """D_q ℓ as the tangent of ℓ: one forward pass."""
+        with _moving(detached(params), direction) as point:
+            return _tangents((loss(point, detached(inputs)),))[0]
+
 
 @dataclasses.dataclass(frozen=True)
-class DoubleBackward:
+class DoubleBackward(SecondOrder):
     """Exact. Reverse mode twice; the graph of the gradient is built once and kept for all products.
 
     For losses that have no forward-mode derivative. Takes several times the memory of a training step.
@@ -109,7 +131,7 @@ class DoubleBackward:
 
 
 @dataclasses.dataclass(frozen=True)
-class FiniteDifference:
+class FiniteDifference(SecondOrder):
     """Central differences of first derivatives: works for any loss, costs two gradients a product, error O(step²).
 
     Not for half precision, where the difference is noise.

@@ -1,6 +1,7 @@
 """The gradient of an outer loss through the solution of an inner problem."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -13,8 +14,8 @@ from madao.hypergrad.amortized import Amortized
 from madao.hypergrad.estimators import Estimator, Relaxed, Setting
 from madao.hypergrad.hvp import ForwardOverReverse, PureLoss, SecondOrder
 from madao.hypergrad.neumann import Neumann
-from madao.hypergrad.problem import Loss, Problem, Term, as_terms, check_loss, detached, mean
-from madao.hypergrad.stats import RUNAWAY, TOLERANCE, Solution, Stats, Status, series_status
+from madao.hypergrad.problem import Loss, Problem, Term, as_terms, check_loss
+from madao.hypergrad.stats import RUNAWAY, TOLERANCE, Solution, Stats, Status, measured_status, series_status
 from madao.hypergrad.unrolled import Unrolled
 from madao.hypergrad.vector import Operator, Vector
 
@@ -41,6 +42,34 @@ class Hypergradient:
     solution: Any = None
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Unread:
+    """A hypergradient whose numbers are still on the device: nothing made the host wait.
+
+    Attributes:
+        grads: Flat.
+        solution: q, flat; None for `Unrolled`.
+        numbers: g, ‖v‖, ‖∂g/∂φ‖, ‖q‖ and the residual (NaN where there is none), then the solver's norms; float64.
+        judge: From the solver's norms and the residual to the status.
+        products: How many Hessian-vector products were spent.
+    """
+
+    grads: Vector
+    solution: Vector | None
+    numbers: Tensor
+    judge: Callable[[Sequence[float], float | None], Status]
+    products: int
+
+    def read(self) -> Stats:
+        """The health of the result. The host waits, once."""
+        outer_loss, v_norm, grad_norm, q_norm, residual, *norms = self.numbers.tolist()
+        known = None if math.isnan(residual) else residual
+        lengths = (outer_loss, v_norm, grad_norm) if self.solution is None else (outer_loss, v_norm, grad_norm, q_norm)
+        finite = all(map(math.isfinite, (*lengths, *norms)))
+        status = self.judge(norms, known) if finite else Status.NON_FINITE
+        return Stats(status, outer_loss, v_norm, q_norm, known, tuple(norms), grad_norm, self.products)
+
+
 def hypergradient(
     problem: Problem,
     solver: LinearSolver | Unrolled | None = None,
@@ -64,6 +93,25 @@ def hypergradient(
         check: Whether one more product is spent on measuring the residual ‖v − H q‖ / ‖v‖.
         start: For `Amortized`: the `solution` of the call before.
     """
+    found = unread(problem, solver, hvp, estimator, check, start)
+    solution = None
+    if found.solution is not None:
+        solution = vector.flatten(problem.params, "params")[1](found.solution)
+    return Hypergradient(vector.flatten(problem.hyper, "hyper")[1](found.grads), found.read(), solution)
+
+
+def unread(
+    problem: Problem,
+    solver: LinearSolver | Unrolled | None = None,
+    hvp: SecondOrder | None = None,
+    estimator: Estimator | None = None,
+    check: bool = True,
+    start: Any = None,
+) -> Unread:
+    """`hypergradient` without waiting for its numbers, so that a CUDA graph can hold it; arguments as there.
+
+    `ConjugateGradient`, `Nystrom` and `Unrolled` wait on the way.
+    """
     solver = Neumann() if solver is None else solver
     second_order = ForwardOverReverse() if hvp is None else hvp
     estimator = Relaxed() if estimator is None else estimator
@@ -78,50 +126,77 @@ def hypergradient(
                 raise ValueError("every tensor of hyper must require a gradient; leave out those that are frozen")
 
     def pure(loss: Loss | Sequence[Term], name: str) -> list[tuple[PureLoss, float]]:
-        return [(_pure(term.loss, name, form_params, form_inputs), term.weight) for term in as_terms(loss)]
+        return [(_Pure(term.loss, name, form_params, form_inputs), term.weight) for term in as_terms(loss)]
 
     inner, outer = pure(problem.inner, "inner"), pure(problem.outer, "outer")
-    plain = problem.plain
-    setting = Setting(
-        params,
-        inputs,
-        inner,
-        hyper,
-        problem.log_prob,
-        problem.classes,
-        None if plain is None else lambda p: check_loss(plain(form_params(p)), "plain"),
-    )
+    plain = None if problem.plain is None else _Pure(problem.plain, "plain", form_params, None)
+    setting = Setting(params, inputs, inner, hyper, problem.log_prob, problem.classes, plain)
 
     if start is not None and not isinstance(solver, Amortized):
         raise ValueError(f"only Amortized() goes on from a start, got {solver!r}")
     if isinstance(solver, Unrolled):
-        if not isinstance(estimator, Relaxed):
-            raise ValueError(f"Unrolled goes with the estimator Relaxed() alone, got {estimator!r}")
-        path = solver.differentiate(setting, outer, problem.weight_decay)
-        grads = estimator.pulled_back(setting, path.gradient)
-        norms = path.inner_norms
-        floored = [max(norm, 1e-8) for norm in norms]  # at a minimum gradients are rounding, which goes up and down
-        status = series_status(floored, floored[-1] / max(floored[0], TOLERANCE))
-        if vector.norm(path.start_gradient) > RUNAWAY * vector.norm(path.outer_gradient):
-            status = Status.DIVERGING
-        stats = _stats(status, path.outer_loss, path.outer_gradient, None, None, norms, grads, 0)
-        return Hypergradient(form_hyper(grads), stats)
-
-    outer_loss, v, direct = _outer_gradient(outer, params, inputs)
+        return _unrolled(solver, setting, outer, problem.weight_decay, estimator)
+    outer_loss, v, direct = _outer_gradient(outer, params, inputs, second_order)
     curvature = inner if problem.curvature is None else pure(problem.curvature, "curvature")
     operator = _hessian(curvature, params, inputs, second_order, problem.weight_decay)
     solution = solver.solve(operator, v) if start is None else _go_on(solver, operator, v, start, problem.params)
-    residual, products, status = solution.residual, solution.products, solution.status
+    residual, products, judge = solution.residual, solution.products, solution.judge
     # The amortized solver has measured its own, of a damped system, and judges it by its own limit.
-    if check and status is not Status.NON_FINITE and not isinstance(solver, Amortized):
+    if check and not isinstance(solver, Amortized):
         left = vector.add(v, operator(solution.vector), -1.0)
-        residual, products = float(vector.norm(left) / vector.norm(v).clamp(min=1e-300)), products + 1
-        status = solution.measured(residual)
+        residual, products = vector.norm(left) / vector.norm(v).clamp(min=1e-300), products + 1
+        judge = functools.partial(_measured, solution)
     grads = estimator.gradient(setting, solution.vector, second_order)
     if direct is not None:
         grads = vector.add(grads, setting.pull_back(direct))
-    stats = _stats(status, outer_loss, v, solution.vector, residual, solution.term_norms, grads, products)
-    return Hypergradient(form_hyper(grads), stats, form_params(solution.vector))
+    norms = vector.norm(v), vector.norm(grads), vector.norm(solution.vector)
+    numbers = _stacked(outer_loss, *norms, residual, solution.norms)
+    return Unread(grads, solution.vector, numbers, judge, products)
+
+
+def _measured(solution: Solution, norms: Sequence[float], residual: float | None) -> Status:
+    known = None if solution.residual is None else float(solution.residual)
+    believed = solution.judge(norms, known)
+    return believed if residual is None else measured_status(believed, residual, solution.products)
+
+
+def _unrolled(
+    solver: Unrolled,
+    setting: Setting,
+    outer: Sequence[tuple[PureLoss, float]],
+    weight_decay: float,
+    estimator: Estimator,
+) -> Unread:
+    if not isinstance(estimator, Relaxed):
+        raise ValueError(f"Unrolled goes with the estimator Relaxed() alone, got {estimator!r}")
+    path = solver.differentiate(setting, outer, weight_decay)
+    grads = estimator.pulled_back(setting, path.gradient)
+    norms = path.inner_norms
+    floored = [max(norm, 1e-8) for norm in norms]  # at a minimum gradients are rounding, which goes up and down
+    status = series_status(floored, floored[-1] / max(floored[0], TOLERANCE))
+    if vector.norm(path.start_gradient) > RUNAWAY * vector.norm(path.outer_gradient):
+        status = Status.DIVERGING
+    v_norm = vector.norm(path.outer_gradient)
+    lengths = torch.tensor(norms, dtype=torch.float64, device=v_norm.device)
+    numbers = _stacked(path.outer_loss, v_norm, vector.norm(grads), None, None, lengths)
+    return Unread(grads, None, numbers, lambda *_: status, 0)
+
+
+def _stacked(
+    outer_loss: Tensor | float,
+    v_norm: Tensor,
+    grad_norm: Tensor,
+    q_norm: Tensor | None,
+    residual: Tensor | None,
+    norms: Tensor,
+) -> Tensor:
+    """What `Unread.read` takes apart. A copy between devices would make the host wait."""
+    numbers = torch.full((5 + len(norms),), math.nan, dtype=torch.float64, device=v_norm.device)
+    for place, number in enumerate((outer_loss, v_norm, grad_norm, q_norm, residual)):
+        if number is not None:
+            numbers[place] = number
+    numbers[5:] = norms
+    return numbers
 
 
 def _go_on(solver: Any, operator: Operator, v: Vector, start: Any, params: Any) -> Solution:
@@ -135,26 +210,27 @@ def _go_on(solver: Any, operator: Operator, v: Vector, start: Any, params: Any) 
     return solution
 
 
-def _pure(
-    loss: Loss, name: str, form_params: Callable[[Vector], Any], form_inputs: Callable[[Vector], Any]
-) -> PureLoss:
-    return lambda params, inputs: check_loss(loss(form_params(params), form_inputs(inputs)), name)
+@dataclasses.dataclass(frozen=True)
+class _Pure:
+    """A loss of flat vectors. Two of the same loss are equal, so that what was made of one can be kept."""
+
+    loss: Callable[..., Tensor]
+    name: str
+    form_params: Callable[[Vector], Any] = dataclasses.field(compare=False)
+    form_inputs: Callable[[Vector], Any] | None = dataclasses.field(compare=False)
+
+    def __call__(self, params: Vector, inputs: Vector) -> Tensor:
+        arguments = [self.form_params(params), *([] if self.form_inputs is None else [self.form_inputs(inputs)])]
+        return check_loss(self.loss(*arguments), self.name)
 
 
 def _outer_gradient(
-    terms: Sequence[tuple[PureLoss, float]], params: Vector, inputs: Vector
-) -> tuple[float, Vector, Vector | None]:
+    terms: Sequence[tuple[PureLoss, float]], params: Vector, inputs: Vector, second_order: SecondOrder
+) -> tuple[Tensor, Vector, Vector | None]:
     """G(θ), its gradient in θ, and its direct gradient in the inputs, None where it does not depend on them."""
-    value, gradient, direct = 0.0, vector.zeros_like((*params, *inputs)), False
+    value, gradient, direct = torch.zeros((), device=params[0].device), vector.zeros_like((*params, *inputs)), False
     for loss, weight in terms:
-        point, leaves = detached(params, requires_grad=True), detached(inputs, requires_grad=True)
-        with torch.enable_grad():
-            part = weight * mean(loss(point, leaves))
-            found = (
-                torch.autograd.grad(part, (*point, *leaves), allow_unused=True)
-                if part.requires_grad
-                else (None,) * len(gradient)
-            )
+        part, found = second_order.gradient(loss, params, inputs)
         if all(part_gradient is None for part_gradient in found[: len(params)]):
             raise ValueError(
                 "the outer loss does not depend on the params it is given; compute it from them, for a module with "
@@ -162,8 +238,8 @@ def _outer_gradient(
             )
         direct = direct or any(part_gradient is not None for part_gradient in found[len(params) :])
         filled = (torch.zeros_like(g) if f is None else f for f, g in zip(found, gradient, strict=True))
-        gradient = vector.add(gradient, tuple(filled))
-        value += float(part.detach())
+        gradient = vector.add(gradient, tuple(filled), weight)
+        value = value + weight * part
     return value, gradient[: len(params)], gradient[len(params) :] if direct else None
 
 
@@ -184,28 +260,3 @@ def _hessian(
         return result
 
     return product
-
-
-def _stats(
-    status: Status,
-    outer_loss: float,
-    v: Vector,
-    q: Vector | None,
-    residual: float | None,
-    term_norms: tuple[float, ...],
-    grads: Vector,
-    products: int,
-) -> Stats:
-    norms: list[Tensor] = [vector.norm(v), vector.norm(grads), *([] if q is None else [vector.norm(q)])]
-    v_norm, grad_norm, *q_norm = torch.stack(norms).tolist()
-    finite = all(map(math.isfinite, (outer_loss, v_norm, grad_norm, *q_norm)))
-    return Stats(
-        status=status if finite else Status.NON_FINITE,
-        outer_loss=outer_loss,
-        v_norm=v_norm,
-        q_norm=q_norm[0] if q_norm else math.nan,
-        residual=residual,
-        term_norms=term_norms,
-        grad_norm=grad_norm,
-        products=products,
-    )

@@ -23,5 +23,4 @@ class Identity:
 
     def solve(self, operator: Operator, v: Vector) -> Solution:
         """Scale v; the operator is not used."""
-        length = float(vector.norm(v))
-        return Solution(vector.scaled(v, self.scale), series_status([length], None), (length,), None, 0)
+        return Solution(vector.scaled(v, self.scale), vector.norm(v).reshape(1), None, 0, series_status)

@@ -1,11 +1,12 @@
 """The Neumann series (Lorraine et al., 2020), which is the paper's."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 
 from madao.hypergrad import vector
-from madao.hypergrad.stats import Solution, series_status
+from madao.hypergrad.stats import Solution, Status, series_status
 from madao.hypergrad.vector import Operator, Vector
 
 
@@ -37,7 +38,9 @@ class Neumann:
             term = vector.add(term, operator(term), -self.scale)
             partial_sum = vector.add(partial_sum, term)
             norms.append(vector.norm(term))
-        lengths = torch.stack(norms).tolist()
-        # v − H q is the first term left out, and no longer than the last one where the series converges.
-        status = series_status(lengths, lengths[-1] / lengths[0] if lengths[0] > 0 else 0.0)
-        return Solution(vector.scaled(partial_sum, self.scale), status, tuple(lengths), None, self.steps)
+        return Solution(vector.scaled(partial_sum, self.scale), torch.stack(norms), None, self.steps, _judge)
+
+
+def _judge(norms: Sequence[float], residual: float | None) -> Status:
+    # v − H q is the first term left out, and no longer than the last one where the series converges.
+    return series_status(norms, norms[-1] / norms[0] if norms[0] > 0 else 0.0)

@@ -45,12 +45,12 @@ class Nystrom:
         core = (core + core.T) / 2
         if not (torch.isfinite(columns).all() and torch.isfinite(flat).all()):
             unknown = torch.full_like(flat, math.nan)
-            return Solution(_split(unknown, v), Status.NON_FINITE, (float(flat.norm()),), None, rank)
+            return Solution.judged(_split(unknown, v), (float(flat.norm()),), None, rank, Status.NON_FINITE)
         values, vectors = torch.linalg.eigh(core)
         q = _woodbury(columns, values, vectors, flat, self.damping)
         # Near −damping the damped system is nearly singular, or worse.
         status = Status.DIVERGING if values[0] <= -self.damping / 2 else Status.TRUNCATED
-        return Solution(_split(q, v), status, (float(flat.norm()),), None, rank)
+        return Solution.judged(_split(q, v), (float(flat.norm()),), None, rank, status)
 
 
 def _woodbury(columns: Tensor, values: Tensor, vectors: Tensor, v: Tensor, damping: float) -> Tensor:

@@ -3,7 +3,10 @@
 import dataclasses
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
 
 from madao.hypergrad.vector import Vector
 
@@ -44,32 +47,47 @@ class Status(enum.Enum):
         return self not in (Status.DIVERGING, Status.NON_FINITE)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Solution:
-    """What a solver returns: q ≈ H⁻¹ v.
+    """What a solver returns: q ≈ H⁻¹ v. Its numbers stay on the device until `status` is asked for.
 
     Attributes:
         vector: q.
-        status: How the system was left.
-        term_norms: Length of each term of the series, or of the residual at each iteration, from ‖v‖ on.
+        norms: Length of each term of the series, or of the residual at each iteration, from ‖v‖ on; float64.
         residual: ‖v − H q‖ / ‖v‖ as far as the solver knows it, else None.
         products: How many Hessian-vector products it took.
+        judge: From norms and residual, read, to how the system was left.
     """
 
     vector: Vector
-    status: Status
-    term_norms: tuple[float, ...]
-    residual: float | None
+    norms: Tensor
+    residual: Tensor | None
     products: int
+    judge: Callable[[Sequence[float], float | None], Status]
 
-    def measured(self, residual: float) -> Status:
-        """The status once the residual has been measured, which counts more than what the solver believed."""
-        if self.status not in (Status.CONVERGED, Status.TRUNCATED):
-            return self.status
-        # So large a residual comes of a nearly singular system. Without products nothing was solved: any is normal.
-        if self.products and not residual <= RUNAWAY:
-            return Status.DIVERGING
-        return Status.CONVERGED if residual <= TOLERANCE else Status.TRUNCATED
+    @classmethod
+    def judged(
+        cls, vector: Vector, norms: Sequence[float], residual: float | None, products: int, status: Status
+    ) -> "Solution":
+        """Of a solver that had to read its numbers on the way."""
+        device = vector[0].device
+        known = None if residual is None else torch.tensor(residual, dtype=torch.float64, device=device)
+        return cls(vector, torch.tensor(norms, dtype=torch.float64, device=device), known, products, lambda *_: status)
+
+    @property
+    def status(self) -> Status:
+        """How the system was left. The host waits for it."""
+        return self.judge(self.norms.tolist(), None if self.residual is None else float(self.residual))
+
+
+def measured_status(believed: Status, residual: float, products: int) -> Status:
+    """The status once the residual has been measured, which counts more than what the solver believed."""
+    if believed not in (Status.CONVERGED, Status.TRUNCATED):
+        return believed
+    # So large a residual comes of a nearly singular system. Without products nothing was solved: any is normal.
+    if products and not residual <= RUNAWAY:
+        return Status.DIVERGING
+    return Status.CONVERGED if residual <= TOLERANCE else Status.TRUNCATED
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,8 +41,8 @@ def norm(vector: Vector) -> Tensor:
     return length
 
 
-def scaled(vector: Vector, factor: float) -> Vector:
-    """The vector times a factor."""
+def scaled(vector: Vector, factor: float | Tensor) -> Vector:
+    """The vector times a factor, which may be a scalar on the device."""
     return tuple(torch._foreach_mul(list(vector), factor))
 
 
