@@ -2,7 +2,7 @@
 
 import functools
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 import torch
@@ -25,7 +25,8 @@ def dispatch(
     """Give each image to the operation chosen for it: result_b = operations[choice_b](image_b, μ_b, sign_b).
 
     The result is new, equals augmenting one image at a time, and is differentiable in `images` and `magnitude`. On a
-    GPU, where no derivative is asked for, it is two fused kernels (`kernels.py`), and the host does not wait.
+    GPU it is two fused kernels, and so is its backward pass (`kernels.py`, `kernel_gradients.py`): the host does not
+    wait, but there is no second derivative.
 
     Args:
         images: `[B, C, H, W]`, uint8 or float in [0, 1], C of 1 or 3.
@@ -62,18 +63,26 @@ def dispatch_unchecked(
     fill: Fill = 0.0,
 ) -> Tensor:
     """`dispatch` for a caller that has checked images, strengths and fill already."""
-    if images.is_cuda and not (torch.is_grad_enabled() and (images.requires_grad or magnitude.requires_grad)):
-        kernels = _kernels()
-        if kernels is not None and kernels.supported(images, operations):
-            fused: Tensor = kernels.fused(images, operations, choice, magnitude, sign, applied, fill)
-            return fused
-    return grouped(images, operations, choice, magnitude, sign, applied, fill)
+    apply: Callable[..., Tensor] = grouped
+    kernels = _kernels() if images.is_cuda else None
+    if kernels is not None and kernels.supported(images, operations):
+        if not (torch.is_grad_enabled() and (images.requires_grad or magnitude.requires_grad)):
+            apply = kernels.fused
+        elif _kernel_gradients().differentiable(images, operations):
+            apply = _kernel_gradients().fused_differentiable
+    return apply(images, operations, choice, magnitude, sign, applied, fill)
 
 
 @functools.cache
 def _kernels() -> ModuleType | None:
     """The fused kernels, where Triton is installed."""
     return importlib.import_module("madao.ops.kernels") if importlib.util.find_spec("triton") is not None else None
+
+
+@functools.cache
+def _kernel_gradients() -> ModuleType:
+    """Their backward pass."""
+    return importlib.import_module("madao.ops.kernel_gradients")
 
 
 def grouped(

@@ -12,6 +12,7 @@ The meaning of every operation is that of `dispatch.py`, and tests hold the two 
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton
@@ -25,12 +26,19 @@ _CODES = {name: code for code, name in enumerate(PAPER)}
 SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y, ROTATE = (tl.constexpr(code) for code in range(5))
 INVERT, AUTO_CONTRAST, EQUALIZE, SOLARIZE, COLOR = (tl.constexpr(code) for code in range(5, 10))
 POSTERIZE, CONTRAST, BRIGHTNESS, SHARPNESS = (tl.constexpr(code) for code in range(10, 14))
-_UNTOUCHED = tl.constexpr(-1)
+UNTOUCHED = tl.constexpr(-1)
+RADIANS = tl.constexpr(0.017453292519943295)
+RED, GREEN, BLUE = (tl.constexpr(part) for part in (0.299, 0.587, 0.114))
+"""The luma of ITU-R 601."""
 
-_SMALL, _WRITTEN = 1024, 512
+SMALL, _WRITTEN = 1024, 512
 """Pixels a program writes: a whole image of 32 × 32, or a part of a larger one. Measured on an H200."""
 _LOOKED_AT = 8192
 """Most pixels a program looks at in one go: it goes over the whole image, so that few steps mean little waiting."""
+
+
+OPTIONS = {"enable_fp_fusion": False}
+"""Product and sum stay two roundings: what PIL and `dispatch` do."""
 
 
 def supported(images: Tensor, operations: Sequence[Operation]) -> bool:
@@ -45,6 +53,20 @@ def _table(operations: tuple[Operation, ...], device: torch.device) -> tuple[Ten
     ranges = [operation.range or (0.0, 0.0) for operation in operations]
     rows = [(low, high - low, float(o.signed)) for o, (low, high) in zip(operations, ranges, strict=True)]
     return codes, torch.tensor(rows, dtype=torch.float32, device=device)
+
+
+def draw_arguments(
+    operations: Sequence[Operation], choice: Tensor, magnitude: Tensor, sign: Tensor, applied: Tensor | None
+) -> tuple[Any, ...]:
+    """A draw as the kernels take it: one value after the other, in whatever way the tensors lie in memory."""
+    applied = torch.ones_like(choice, dtype=torch.bool) if applied is None else applied
+    fields = (choice, applied.view(torch.uint8), magnitude.float(), sign.float())
+    return *(field.contiguous() for field in fields), *_table(tuple(operations), choice.device), len(operations)
+
+
+def fill_arguments(fill: Fill) -> tuple[float, ...]:
+    """The fill as the kernels take it: one number for each of three channels."""
+    return (float(fill),) * 3 if isinstance(fill, int | float) else tuple(map(float, fill)) * (3 // len(fill))
 
 
 def fused(
@@ -67,33 +89,28 @@ def fused(
         return result
     lut = torch.empty(count, channels, 256, dtype=torch.float32, device=images.device)
     mean = torch.empty(count, dtype=torch.float32, device=images.device)
-    colour = (float(fill),) * 3 if isinstance(fill, int | float) else tuple(map(float, fill)) * (3 // len(fill))
-    applied = torch.ones_like(choice, dtype=torch.bool) if applied is None else applied
-    codes, numbers = _table(tuple(operations), images.device)
-    draw = (choice, applied.view(torch.uint8), magnitude.float(), sign.float(), codes, numbers, len(operations))
+    draw = draw_arguments(operations, choice, magnitude, sign, applied)
+    colour = fill_arguments(fill)
     shape = {"HEIGHT": height, "WIDTH": width, "CHANNELS": channels, "INTEGER": images.dtype == torch.uint8}
     looked_at = min(triton.next_power_of_2(height * width), _LOOKED_AT)
-    # Product and sum stay two roundings: what PIL and `dispatch` do.
-    options = {"enable_fp_fusion": False}
-    warps = 4 if looked_at <= _SMALL else 32
-    written = _SMALL if height * width <= _SMALL else _WRITTEN
+    warps = 4 if looked_at <= SMALL else 32
+    written = SMALL if height * width <= SMALL else _WRITTEN
     grid = (count, triton.cdiv(height * width, written))
     with torch.cuda.device_of(images):  # Triton launches on the current GPU, whatever the tensors say
-        _look[(count, channels)](images, lut, mean, *draw, **shape, BLOCK=looked_at, num_warps=warps, **options)
-        _write[grid](images, result, lut, mean, *draw, *colour, **shape, BLOCK=written, num_warps=4, **options)
+        _look[(count, channels)](images, lut, mean, *draw, **shape, BLOCK=looked_at, num_warps=warps, **OPTIONS)
+        _write[grid](images, result, lut, mean, *draw, *colour, **shape, BLOCK=written, num_warps=4, **OPTIONS)
     return result
 
 
 @triton.jit
-def _operation(image, choice, applied, magnitude, sign, codes, numbers, count):
-    """Code and parameter in real units of an image's operation: `Operation.value`."""
+def operation_of(image, choice, applied, sign, codes, numbers, count):
+    """Code, neutral value and reach of an image's operation: `Operation.value` is neutral + magnitude · reach."""
     index = tl.load(choice + image)
     known = (index >= 0) & (index < count)
     index = tl.where(known, index, 0)
-    code = tl.where(known & (tl.load(applied + image) != 0), tl.load(codes + index), _UNTOUCHED)
-    step = tl.load(magnitude + image) * tl.load(numbers + 3 * index + 1)
+    code = tl.where(known & (tl.load(applied + image) != 0), tl.load(codes + index), UNTOUCHED)
     side = tl.where(tl.load(numbers + 3 * index + 2) != 0, tl.load(sign + image), 1.0)
-    return code, tl.load(numbers + 3 * index) + side * step
+    return code, tl.load(numbers + 3 * index), side * tl.load(numbers + 3 * index + 1)
 
 
 @triton.jit
@@ -109,8 +126,54 @@ def _grey(red, green, blue, INTEGER: tl.constexpr):
     if INTEGER:
         grey = tl.floor((red * 19595.0 + green * 38470.0 + blue * 7471.0 + 32768.0) * (1.0 / 65536.0))
     else:
-        grey = red * 0.299 + green * 0.587 + blue * 0.114
+        grey = red * RED + green * GREEN + blue * BLUE
     return grey
+
+
+@triton.jit
+def grey_at(source, place, inside, PIXELS: tl.constexpr, CHANNELS: tl.constexpr, INTEGER: tl.constexpr):
+    """The grey image at some places of an image."""
+    grey = tl.load(source + place, inside, 0).to(tl.float32)
+    if CHANNELS == 3:
+        green = tl.load(source + PIXELS + place, inside, 0).to(tl.float32)
+        blue = tl.load(source + 2 * PIXELS + place, inside, 0).to(tl.float32)
+        grey = _grey(grey, green, blue, INTEGER)
+    return grey
+
+
+@triton.jit
+def grey_mean(source, PIXELS: tl.constexpr, CHANNELS: tl.constexpr, INTEGER: tl.constexpr, BLOCK: tl.constexpr):
+    """The mean of the grey image; for levels a whole number, as PIL has it."""
+    total = tl.zeros((BLOCK,), tl.int32) if INTEGER else tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, PIXELS, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        inside = place < PIXELS
+        grey = grey_at(source, place, inside, PIXELS, CHANNELS, INTEGER)
+        total += tl.where(inside, grey, 0.0).to(total.dtype)
+    if INTEGER:
+        mean = tl.floor(tl.sum(total.to(tl.int64), 0).to(tl.float64) / PIXELS + 0.5).to(tl.float32)
+    else:
+        mean = tl.sum(total, 0) / PIXELS
+    return mean
+
+
+@triton.jit
+def extremes(plane, PIXELS: tl.constexpr, BLOCK: tl.constexpr):
+    """The darkest and the brightest value of a channel."""
+    low, high = tl.full((), 255.0, tl.float32), tl.full((), 0.0, tl.float32)
+    for start in range(0, PIXELS, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        inside = place < PIXELS
+        low = tl.minimum(low, tl.min(tl.load(plane + place, inside, 255).to(tl.float32), 0))
+        high = tl.maximum(high, tl.max(tl.load(plane + place, inside, 0).to(tl.float32), 0))
+    return low, high
+
+
+@triton.jit
+def span_of(low, high):
+    """What AutoContrast divides by, and whether the channel counts as constant, which it leaves as it is."""
+    flat = high - low < 0.5 / 255.0
+    return tl.where(flat, 1.0, high - low), flat
 
 
 @triton.jit
@@ -120,18 +183,13 @@ def _look(
 ):  # fmt: skip
     """What has to be known of a whole image: a channel's table of levels, or the mean of the grey image."""
     image, channel = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    code, _ = _operation(image, choice, applied, magnitude, sign, codes, numbers, count)
+    code, _, _ = operation_of(image, choice, applied, sign, codes, numbers, count)
     PIXELS: tl.constexpr = HEIGHT * WIDTH
     plane = images + (image * CHANNELS + channel) * PIXELS
     levels = tl.arange(0, 256)
     table = lut + (image * CHANNELS + channel) * 256 + levels
     if code == AUTO_CONTRAST:
-        low, high = tl.full((), 255.0, tl.float32), tl.full((), 0.0, tl.float32)
-        for start in range(0, PIXELS, BLOCK):
-            place = start + tl.arange(0, BLOCK)
-            inside = place < PIXELS
-            low = tl.minimum(low, tl.min(tl.load(plane + place, inside, 255).to(tl.float32), 0))
-            high = tl.maximum(high, tl.max(tl.load(plane + place, inside, 0).to(tl.float32), 0))
+        low, high = extremes(plane, PIXELS, BLOCK)
         if INTEGER:
             # float64, as PIL's table is.
             span = high.to(tl.float64) - low.to(tl.float64)
@@ -160,23 +218,7 @@ def _look(
         # Where there is nothing to equalise the image stays, also between two levels: marked by −1.
         tl.store(table, tl.where(step > 0, flat, -1.0))
     if (code == CONTRAST) & (channel == 0):
-        total = tl.zeros((BLOCK,), tl.int32) if INTEGER else tl.zeros((BLOCK,), tl.float32)
-        for start in range(0, PIXELS, BLOCK):
-            place = start + tl.arange(0, BLOCK)
-            inside = place < PIXELS
-            red = tl.load(plane + place, inside, 0).to(tl.float32)
-            if CHANNELS == 3:
-                green = tl.load(plane + PIXELS + place, inside, 0).to(tl.float32)
-                blue = tl.load(plane + 2 * PIXELS + place, inside, 0).to(tl.float32)
-                grey = _grey(red, green, blue, INTEGER)
-            else:
-                grey = red
-            total += tl.where(inside, grey, 0.0).to(total.dtype)
-        if INTEGER:
-            average = tl.floor(tl.sum(total.to(tl.int64), 0).to(tl.float64) / PIXELS + 0.5).to(tl.float32)
-        else:
-            average = tl.sum(total, 0) / PIXELS
-        tl.store(mean + image, average)
+        tl.store(mean + image, grey_mean(plane, PIXELS, CHANNELS, INTEGER, BLOCK))
 
 
 @triton.jit
@@ -186,19 +228,98 @@ def _blend(values, degenerate, factor, INTEGER: tl.constexpr):
         blended = (values - degenerate) * factor + degenerate
         blended = tl.floor(tl.minimum(tl.maximum(blended, 0.0), 255.0))
     else:
-        weight = 1.0 - factor
-        near = values + weight * (degenerate - values)
-        far = degenerate - (degenerate - values) * (1.0 - weight)
-        blended = tl.minimum(tl.maximum(tl.where(tl.abs(weight) < 0.5, near, far), 0.0), 1.0)
+        blended = tl.minimum(tl.maximum(unclipped(values, degenerate, factor), 0.0), 1.0)
     return blended
 
 
 @triton.jit
-def _corner(plane, column, row, weight, shift, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """One of the four neighbours of a place, times its weight; outside of the image nothing."""
+def unclipped(values, degenerate, factor):
+    """A blend of floats before it is clipped, bit for bit as `torch.lerp` rounds it."""
+    weight = 1.0 - factor
+    near = values + weight * (degenerate - values)
+    far = degenerate - (degenerate - values) * (1.0 - weight)
+    return tl.where(tl.abs(weight) < 0.5, near, far)
+
+
+@triton.jit
+def smoothed(plane, place, inner, values, WIDTH: tl.constexpr):
+    """The smooth image of Sharpness where `inner` holds: a place that is not on the border."""
+    total = 4.0 * values
+    for dy in tl.static_range(-1, 2):
+        for dx in tl.static_range(-1, 2):
+            total += tl.load(plane + place + dy * WIDTH + dx, inner, 0).to(tl.float32)
+    return total * (1.0 / 13.0)
+
+
+@triton.jit
+def solarized(values, threshold, INTEGER: tl.constexpr):
+    """Inverted where the level is at or above the threshold."""
+    above = (values if INTEGER else values * 255.0) >= threshold
+    return tl.where(above, (255.0 if INTEGER else 1.0) - values, values)
+
+
+@triton.jit
+def posterized(values, bits, INTEGER: tl.constexpr):
+    """The highest bits of each level; on floats eight of them keep what lies between two levels too."""
+    kept = tl.minimum(tl.maximum(tl.floor(bits + 0.5), 0.0), 8.0)
+    mask = 256 - tl.exp2(8.0 - kept).to(tl.int32)
+    if INTEGER:
+        after = (values.to(tl.int32) & mask).to(tl.float32)
+    else:
+        level = tl.minimum(tl.maximum(_rounded(values * 255.0), 0.0), 255.0).to(tl.int32)
+        after = tl.where(kept == 8.0, values, (level & mask).to(tl.float32) / 255.0)
+    return after
+
+
+@triton.jit
+def affine(code, value, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+    """The matrix of a geometric operation, as in `geometric.py`: both ends in [−1, 1] from edge to edge."""
+    ASPECT: tl.constexpr = WIDTH / HEIGHT
+    INVERSE: tl.constexpr = HEIGHT / WIDTH
+    xx, xy, x1 = 1.0, 0.0, 0.0
+    yx, yy, y1 = 0.0, 1.0, 0.0
+    if code == SHEAR_X:
+        xy = value * INVERSE
+        x1 = xy
+    if code == SHEAR_Y:
+        yx = value * ASPECT
+        y1 = yx
+    if code == TRANSLATE_X:
+        x1 = 2.0 * value
+    if code == TRANSLATE_Y:
+        y1 = 2.0 * value
+    if code == ROTATE:
+        radians = value * RADIANS
+        xx = tl.cos(radians)
+        yy = xx
+        xy = -tl.sin(radians) * INVERSE
+        yx = tl.sin(radians) * ASPECT
+    return xx, xy, x1, yx, yy, y1
+
+
+@triton.jit
+def centre_of(row, column, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+    """The middle of a pixel, x and y, in [−1, 1] from edge to edge."""
+    return (2 * column + 1 - WIDTH).to(tl.float32) / WIDTH, (2 * row + 1 - HEIGHT).to(tl.float32) / HEIGHT
+
+
+@triton.jit
+def read_place(code, value, row, column, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+    """Where a geometric operation reads for a pixel: columns from the left and rows from the top."""
+    xx, xy, x1, yx, yy, y1 = affine(code, value, HEIGHT, WIDTH)
+    x, y = centre_of(row, column, HEIGHT, WIDTH)
+    across = ((xx * x + x1 + xy * y + 1.0) * WIDTH - 1.0) * 0.5
+    down = ((yx * x + y1 + yy * y + 1.0) * HEIGHT - 1.0) * 0.5
+    # Far outside nothing is read; kept near, so that whole numbers do not overflow.
+    return tl.minimum(tl.maximum(across, -2.0), WIDTH + 1.0), tl.minimum(tl.maximum(down, -2.0), HEIGHT + 1.0)
+
+
+@triton.jit
+def corner(plane, column, row, shift, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+    """One of the four neighbours of a place; outside of the image nothing."""
     inside = (column >= 0) & (column < WIDTH) & (row >= 0) & (row < HEIGHT)
     value = tl.load(plane + row * WIDTH + column, inside, 0).to(tl.float32) + shift
-    return tl.where(inside, value, 0.0) * weight
+    return tl.where(inside, value, 0.0)
 
 
 @triton.jit
@@ -208,7 +329,8 @@ def _write(
 ):  # fmt: skip
     """Every image once, by its own operation."""
     image = tl.program_id(0).to(tl.int64)
-    code, value = _operation(image, choice, applied, magnitude, sign, codes, numbers, count)
+    code, neutral, reach = operation_of(image, choice, applied, sign, codes, numbers, count)
+    value = neutral + tl.load(magnitude + image) * reach
     PIXELS: tl.constexpr = HEIGHT * WIDTH
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = place < PIXELS
@@ -216,91 +338,46 @@ def _write(
     source = images + image * CHANNELS * PIXELS
     target = result + image * CHANNELS * PIXELS
     if (code >= SHEAR_X) & (code <= ROTATE):
-        # The matrices of `geometric.py`, from output to input, both in [−1, 1] from edge to edge.
-        ASPECT: tl.constexpr = WIDTH / HEIGHT
-        INVERSE: tl.constexpr = HEIGHT / WIDTH
-        xx, xy, x1 = 1.0, 0.0, 0.0
-        yx, yy, y1 = 0.0, 1.0, 0.0
-        if code == SHEAR_X:
-            xy = value * INVERSE
-            x1 = xy
-        if code == SHEAR_Y:
-            yx = value * ASPECT
-            y1 = yx
-        if code == TRANSLATE_X:
-            x1 = 2.0 * value
-        if code == TRANSLATE_Y:
-            y1 = 2.0 * value
-        if code == ROTATE:
-            radians = value * 0.017453292519943295
-            xx = tl.cos(radians)
-            yy = xx
-            xy = -tl.sin(radians) * INVERSE
-            yx = tl.sin(radians) * ASPECT
-        x = (2 * column + 1 - WIDTH).to(tl.float32) / WIDTH
-        y = (2 * row + 1 - HEIGHT).to(tl.float32) / HEIGHT
-        across = ((xx * x + x1 + xy * y + 1.0) * WIDTH - 1.0) * 0.5
-        down = ((yx * x + y1 + yy * y + 1.0) * HEIGHT - 1.0) * 0.5
-        # Far outside nothing is read; kept near, so that whole numbers do not overflow.
-        across = tl.minimum(tl.maximum(across, -2.0), WIDTH + 1.0)
-        down = tl.minimum(tl.maximum(down, -2.0), HEIGHT + 1.0)
+        across, down = read_place(code, value, row, column, HEIGHT, WIDTH)
         left, top = tl.floor(across), tl.floor(down)
         right_part, bottom_part = across - left, down - top
         left_part, top_part = left + 1.0 - across, top + 1.0 - down
         first_column, first_row = left.to(tl.int32), top.to(tl.int32)
         for channel in tl.static_range(CHANNELS):
             fill = fill_0 if channel == 0 else (fill_1 if channel == 1 else fill_2)
-            if INTEGER:
-                colour = fill * 255.0
-                shift = 0.03125 - colour
-            else:
-                colour = fill * 1.0
-                shift = -colour
+            colour = fill * (255.0 if INTEGER else 1.0)
+            shift = (0.03125 if INTEGER else 0.0) - colour
             plane = source + channel * PIXELS
-            sampled = _corner(plane, first_column, first_row, left_part * top_part, shift, HEIGHT, WIDTH)
-            sampled += _corner(plane, first_column + 1, first_row, right_part * top_part, shift, HEIGHT, WIDTH)
-            sampled += _corner(plane, first_column, first_row + 1, left_part * bottom_part, shift, HEIGHT, WIDTH)
-            sampled += _corner(plane, first_column + 1, first_row + 1, right_part * bottom_part, shift, HEIGHT, WIDTH)
+            sampled = corner(plane, first_column, first_row, shift, HEIGHT, WIDTH) * (left_part * top_part)
+            sampled += corner(plane, first_column + 1, first_row, shift, HEIGHT, WIDTH) * (right_part * top_part)
+            sampled += corner(plane, first_column, first_row + 1, shift, HEIGHT, WIDTH) * (left_part * bottom_part)
+            sampled += corner(plane, first_column + 1, first_row + 1, shift, HEIGHT, WIDTH) * (right_part * bottom_part)
             tl.store(target + channel * PIXELS + place, (sampled + colour).to(result.dtype.element_ty), inside)
     elif (code == COLOR) & (CHANNELS == 3):
-        red = tl.load(source + place, inside, 0).to(tl.float32)
-        green = tl.load(source + PIXELS + place, inside, 0).to(tl.float32)
-        blue = tl.load(source + 2 * PIXELS + place, inside, 0).to(tl.float32)
-        grey = _grey(red, green, blue, INTEGER)
-        tl.store(target + place, _blend(red, grey, value, INTEGER).to(result.dtype.element_ty), inside)
-        tl.store(target + PIXELS + place, _blend(green, grey, value, INTEGER).to(result.dtype.element_ty), inside)
-        tl.store(target + 2 * PIXELS + place, _blend(blue, grey, value, INTEGER).to(result.dtype.element_ty), inside)
+        grey = grey_at(source, place, inside, PIXELS, CHANNELS, INTEGER)
+        for channel in tl.static_range(CHANNELS):
+            values = tl.load(source + channel * PIXELS + place, inside, 0).to(tl.float32)
+            after = _blend(values, grey, value, INTEGER)
+            tl.store(target + channel * PIXELS + place, after.to(result.dtype.element_ty), inside)
     else:
         WHOLE: tl.constexpr = 255.0 if INTEGER else 1.0
         for channel in tl.static_range(CHANNELS):
             plane = source + channel * PIXELS
-            found = tl.load(plane + place, inside, 0)
-            values = found.to(tl.float32)
+            values = tl.load(plane + place, inside, 0).to(tl.float32)
             after = values
             if code == INVERT:
                 after = WHOLE - values
             if code == SOLARIZE:
-                levels = values if INTEGER else values * 255.0
-                after = tl.where(levels >= value, WHOLE - values, values)
+                after = solarized(values, value, INTEGER)
             if code == POSTERIZE:
-                kept = tl.minimum(tl.maximum(tl.floor(value + 0.5), 0.0), 8.0)
-                mask = 256 - tl.exp2(8.0 - kept).to(tl.int32)
-                if INTEGER:
-                    after = (values.to(tl.int32) & mask).to(tl.float32)
-                else:
-                    level = tl.minimum(tl.maximum(_rounded(values * 255.0), 0.0), 255.0).to(tl.int32)
-                    after = tl.where(kept == 8.0, values, (level & mask).to(tl.float32) / 255.0)
+                after = posterized(values, value, INTEGER)
             if code == CONTRAST:
                 after = _blend(values, tl.load(mean + image), value, INTEGER)
             if code == BRIGHTNESS:
                 after = _blend(values, 0.0, value, INTEGER)
             if code == SHARPNESS:
                 inner = inside & (row > 0) & (row < HEIGHT - 1) & (column > 0) & (column < WIDTH - 1)
-                total = 4.0 * values
-                for dy in tl.static_range(-1, 2):
-                    for dx in tl.static_range(-1, 2):
-                        total += tl.load(plane + place + dy * WIDTH + dx, inner, 0).to(tl.float32)
-                smooth = total * (1.0 / 13.0)
+                smooth = smoothed(plane, place, inner, values, WIDTH)
                 if INTEGER:
                     smooth = tl.floor(smooth + 0.5)
                 after = tl.where(inner, _blend(values, smooth, value, INTEGER), values)
@@ -315,7 +392,7 @@ def _write(
                         known = tl.load(table + level, inside, 0)
                         after = tl.where(known < 0, values, known / 255.0)
                     else:
-                        low, high = tl.load(table), tl.load(table + 1)
-                        flat = high - low < 0.5 / 255.0
-                        after = tl.where(flat, values, (values - low) / tl.where(flat, 1.0, high - low))
+                        low = tl.load(table)
+                        span, flat = span_of(low, tl.load(table + 1))
+                        after = tl.where(flat, values, (values - low) / span)
             tl.store(target + channel * PIXELS + place, after.to(result.dtype.element_ty), inside)

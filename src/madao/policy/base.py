@@ -102,11 +102,11 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
     def _apply_stage(self, images: Tensor, draw: Draw, stage: int) -> Tensor:
         choice, applied = draw.choice[stage], draw.applied[stage]
         magnitude, sign = draw.magnitude[stage], draw.sign[stage]
+        apply = dispatch_unchecked if self.fused else grouped
         if draw.gate is None or draw.weight is None:
-            apply = dispatch_unchecked if self.fused else grouped
             return apply(images, self.operations, choice, magnitude, sign, applied, self.fill)
         # The gate's derivative is operation − image, so the operation is needed for images that skip it too.
-        transformed = dispatch_unchecked(images, self.operations, choice, magnitude, sign, fill=self.fill)
+        transformed = apply(images, self.operations, choice, magnitude, sign, fill=self.fill)
         result = torch.where(applied.reshape(-1, 1, 1, 1), transformed, images)
         slope = (transformed - images).detach()
         gate, weight = (field[stage].to(images.dtype).reshape(-1, 1, 1, 1) for field in (draw.gate, draw.weight))
