@@ -24,7 +24,7 @@ class Setting:
         hyper: φ.
         log_prob: log P of each example's draw, differentiable in φ.
         classes: The class of each example.
-        plain: The loss of each example before any draw; looks at no inputs.
+        plain: The inputs before any draw.
     """
 
     params: Vector
@@ -33,7 +33,7 @@ class Setting:
     hyper: Vector
     log_prob: Tensor | None = None
     classes: Tensor | None = None
-    plain: PureLoss | None = None
+    plain: Vector | None = None
 
     def directional(self, q: Vector, second_order: SecondOrder) -> tuple[Tensor, Tensor, Vector]:
         """⟨q, ∇θ ℓ_b⟩ of every example, its weight in f, and the gradient of ⟨q, ∇θ f⟩ in the inputs."""
@@ -121,7 +121,8 @@ class Influence:
 
         def plain_influence() -> Tensor:
             assert setting.plain is not None
-            return second_order.slopes(setting.plain, setting.params, q, setting.inputs)
+            slopes = [second_order.slopes(loss, setting.params, q, setting.plain) for loss, _ in setting.terms]
+            return torch.cat([slope.reshape(-1) for slope in slopes])
 
         batch = Batch(influence, setting.classes, plain_influence if setting.plain is not None else None)
         advantage = (influence - self.baseline(batch)) * weights

@@ -129,7 +129,7 @@ def unread(
         return [(_Pure(term.loss, name, form_params, form_inputs), term.weight) for term in as_terms(loss)]
 
     inner, outer = pure(problem.inner, "inner"), pure(problem.outer, "outer")
-    plain = None if problem.plain is None else _Pure(problem.plain, "plain", form_params, None)
+    plain = None if problem.plain is None else vector.flatten(problem.plain, "plain")[0]
     setting = Setting(params, inputs, inner, hyper, problem.log_prob, problem.classes, plain)
 
     if start is not None and not isinstance(solver, Amortized):
@@ -217,18 +217,18 @@ class _Pure:
     loss: Callable[..., Tensor]
     name: str
     form_params: Callable[[Vector], Any] = dataclasses.field(compare=False)
-    form_inputs: Callable[[Vector], Any] | None = dataclasses.field(compare=False)
+    form_inputs: Callable[[Vector], Any] = dataclasses.field(compare=False)
 
     def __call__(self, params: Vector, inputs: Vector) -> Tensor:
-        arguments = [self.form_params(params), *([] if self.form_inputs is None else [self.form_inputs(inputs)])]
-        return check_loss(self.loss(*arguments), self.name)
+        return check_loss(self.loss(self.form_params(params), self.form_inputs(inputs)), self.name)
 
 
 def _outer_gradient(
     terms: Sequence[tuple[PureLoss, float]], params: Vector, inputs: Vector, second_order: SecondOrder
 ) -> tuple[Tensor, Vector, Vector | None]:
     """G(θ), its gradient in θ, and its direct gradient in the inputs, None where it does not depend on them."""
-    value, gradient, direct = torch.zeros((), device=params[0].device), vector.zeros_like((*params, *inputs)), False
+    value, direct = torch.zeros((), device=params[0].device), False
+    gradient: Vector | None = None
     for loss, weight in terms:
         part, found = second_order.gradient(loss, params, inputs)
         if all(part_gradient is None for part_gradient in found[: len(params)]):
@@ -237,9 +237,11 @@ def _outer_gradient(
                 "PureModel(model)(params, images)"
             )
         direct = direct or any(part_gradient is not None for part_gradient in found[len(params) :])
-        filled = (torch.zeros_like(g) if f is None else f for f, g in zip(found, gradient, strict=True))
-        gradient = vector.add(gradient, tuple(filled), weight)
+        point = (*params, *inputs)
+        filled = tuple(torch.zeros_like(p) if f is None else f for f, p in zip(found, point, strict=True))
+        gradient = vector.scaled(filled, weight) if gradient is None else vector.add(gradient, filled, weight)
         value = value + weight * part
+    assert gradient is not None
     return value, gradient[: len(params)], gradient[len(params) :] if direct else None
 
 

@@ -35,7 +35,7 @@ class Problem:
         weight_decay: λ of λ/2 ‖θ‖² in f, where the inner optimizer has it and the loss does not.
         log_prob: For `Influence`: log P of what was drawn for each example, `[B]`, differentiable in φ.
         classes: For the baseline `ClassMean`: the class of each example, `[B]`.
-        plain: For the baseline `Unaugmented`: `plain(params)`, the loss `[B]` of each example before any draw.
+        plain: For the baseline `Unaugmented`: the inputs as they were before any draw, in the form of `inputs`.
     """
 
     params: Any
@@ -47,7 +47,7 @@ class Problem:
     weight_decay: float = 0.0
     log_prob: Tensor | None = None
     classes: Tensor | None = None
-    plain: Callable[[Any], Tensor] | None = None
+    plain: Any = None
 
 
 def as_terms(loss: Loss | Sequence[Term]) -> tuple[Term, ...]:

@@ -35,8 +35,8 @@ def dot(first: Vector, second: Vector) -> Tensor:
 
 
 def norm(vector: Vector) -> Tensor:
-    """Euclidean length, in float64."""
-    lengths: list[Tensor] = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in vector]
+    """Euclidean length, that of each part in its own precision, all in float64."""
+    lengths: list[Tensor] = [length.double() for length in torch._foreach_norm(list(vector))]
     length: Tensor = torch.linalg.vector_norm(torch.stack(lengths))
     return length
 

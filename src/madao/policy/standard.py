@@ -193,7 +193,11 @@ class Standard(OwnRandomness):
 
     def after(self, images: Tensor, draw: StandardDraw) -> Tensor:
         """What comes after the policy: normalise and Cutout."""
-        return cut_out(self.normalise(images), draw.hole_y, draw.hole_x, self.cutout)
+        return self.after_policy(images, draw.hole_y, draw.hole_x)
+
+    def after_policy(self, images: Tensor, hole_y: Tensor, hole_x: Tensor) -> Tensor:
+        """`after` for holes at these rows and columns."""
+        return cut_out(self.normalise(images), hole_y, hole_x, self.cutout)
 
     def centre(self, images: Tensor) -> Tensor:
         """The middle of images that are not augmented: `size` of it, or all where the image is smaller."""

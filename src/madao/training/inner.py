@@ -2,15 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from madao.policy import AugmentationPolicy, Standard, StandardDraw
 from madao.policy.randomness import OwnRandomness
-
-_EAGER_STEPS = 3
-"""Steps before a graph is recorded: the optimizer's state and the kernels' plans come into being in them."""
+from madao.training.graph import Recorder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,71 +80,28 @@ class InnerStep:
 
 
 class GraphedStep:
-    """`InnerStep` recorded once and replayed: one launch a step, where the step is bound by its launches.
-
-    A graph needs static shapes and a host that never waits. Batches of another shape run without it, and so does
-    everything from the moment on that recording fails, which is said in one line.
+    """`InnerStep` recorded as a CUDA graph: one launch a step, where the step is bound by its launches.
 
     Args:
         step: What is recorded.
         random: Modules whose random numbers the step draws.
-        say: Where the one line goes.
+        say: Where it says that it could not be recorded.
+        pool: Memory shared with other graphs.
     """
 
-    def __init__(self, step: InnerStep, random: Sequence[OwnRandomness], say: Callable[[str], None]) -> None:
-        self.step, self.random, self.say = step, random, say
-        self.failed = False
-        self._seen: dict[tuple[object, ...], int] = {}
-        self._graphs: dict[tuple[object, ...], tuple[torch.cuda.CUDAGraph, Tensor, Tensor, Trained]] = {}
+    def __init__(
+        self, step: InnerStep, random: Sequence[OwnRandomness], say: Callable[[str], None], pool: Any = None
+    ) -> None:
+        self.recorder = Recorder(self._run, "training steps", random, say, pool)
+        self.step = step
 
     def __call__(self, images: Tensor, labels: Tensor, augment: bool) -> Trained:
         """Train on a batch, through the policy where `augment`."""
-        key = (augment, images.shape, images.dtype)
-        if self.failed:
-            return self.step(images, labels, augment)
-        if key not in self._graphs:
-            self._seen[key] = self._seen.get(key, 0) + 1
-            if self._seen[key] <= _EAGER_STEPS:
-                return self._aside(images, labels, augment)
-            if not self._record(key, images, labels, augment):
-                return self.step(images, labels, augment)
-        graph, static_images, static_labels, trained = self._graphs[key]
-        static_images.copy_(images)
-        static_labels.copy_(labels)
-        graph.replay()
-        return trained
+        return self.recorder(augment, (images, labels))
 
-    def _aside(self, images: Tensor, labels: Tensor, augment: bool) -> Trained:
-        """A step on a stream of its own, as what is recorded later has to have run before."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            trained = self.step(images, labels, augment)
-        torch.cuda.current_stream().wait_stream(stream)
-        return trained
-
-    def _record(self, key: tuple[object, ...], images: Tensor, labels: Tensor, augment: bool) -> bool:
-        graph = torch.cuda.CUDAGraph()
-        own = [module.generator(images.device) for module in self.random]
-        for generator in own:
-            graph.register_generator_state(generator)
-        # A recording that fails leaves generators unusable, the global one too.
-        everyone = [*own, torch.cuda.default_generators[images.device.index or 0]]
-        before = [generator.clone_state() for generator in everyone]
-        static_images, static_labels = images.clone(), labels.clone()
-        torch.cuda.synchronize()
-        try:
-            with torch.cuda.graph(graph):
-                trained = self.step(static_images, static_labels, augment)
-        except RuntimeError as error:
-            self.failed = True
-            for generator, state in zip(everyone, before, strict=True):
-                generator.graphsafe_set_state(state)
-            reason = " ".join(str(error).split())[:200]
-            self.say(f"steps run without a CUDA graph, which could not be recorded: {reason}")
-            return False
-        self._graphs[key] = graph, static_images, static_labels, trained
-        return True
+    def _run(self, augment: bool, batch: tuple[Tensor, ...]) -> Trained:
+        images, labels = batch
+        return self.step(images, labels, augment)
 
 
 def crop_and_flip(standard: Standard, images: Tensor) -> tuple[StandardDraw, Tensor]:

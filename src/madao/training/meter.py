@@ -13,15 +13,16 @@ class Meter:
     """Measures an epoch.
 
     Args:
-        device: Where training runs. On a GPU the memory is what tensors took there; on the CPU it is the
-            most the whole process ever took, which cannot be told apart by step.
+        device: Where training runs. On a GPU the memory is what torch holds there, that of CUDA graphs included, which
+            never shrinks: what it was before the first outer step is what training takes by itself. On the CPU it is
+            the most the whole process ever took, which cannot be told apart by step.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device if device.type == "cuda" else None
         self._outer_seconds = 0.0
         self._inner_peak = self._outer_peak = 0
-        self._peak()  # what came before does not count
+        self.clear()  # what came before does not count
 
     @contextmanager
     def outer(self, due: bool) -> Iterator[None]:
@@ -29,15 +30,16 @@ class Meter:
         if not due:
             yield
             return
-        self._inner_peak = max(self._inner_peak, self._peak())
+        if not self._outer_peak:
+            self._inner_peak = self._peak()
         started = self._now()
         yield
         self._outer_seconds += self._now() - started
-        self._outer_peak = max(self._outer_peak, self._peak())
+        self._outer_peak = self._peak()
 
     def read(self) -> dict[str, float | None]:
         """Seconds in outer steps, and the peak memory in MiB without and within them; None where not known."""
-        inner = max(self._inner_peak, self._peak())
+        inner = self._inner_peak if self._outer_peak else self._peak()
         return {
             "outer_seconds": self._outer_seconds,
             "memory_mib": inner / _MIB if self._cuda is not None else _process_mib(),
@@ -47,8 +49,8 @@ class Meter:
     def clear(self) -> None:
         """Begin an epoch."""
         self._outer_seconds = 0.0
-        self._inner_peak = self._outer_peak = 0
-        self._peak()
+        if self._cuda is not None:
+            torch.cuda.reset_peak_memory_stats(self._cuda)
 
     def _now(self) -> float:
         if self._cuda is not None:
@@ -56,12 +58,8 @@ class Meter:
         return time.monotonic()
 
     def _peak(self) -> int:
-        """The most memory since the last call."""
-        if self._cuda is None:
-            return 0
-        peak = torch.cuda.max_memory_allocated(self._cuda)
-        torch.cuda.reset_peak_memory_stats(self._cuda)
-        return peak
+        """The most memory since the epoch began."""
+        return 0 if self._cuda is None else torch.cuda.max_memory_reserved(self._cuda)
 
 
 def _process_mib() -> float | None:

@@ -1,11 +1,9 @@
 """The outer step: a policy learns from the validation loss, within anybody's training loop."""
 
-import copy
 import dataclasses
 import functools
-import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,20 +20,21 @@ from madao.hypergrad import (
     Stats,
     Term,
     Unaugmented,
-    hypergradient,
 )
 from madao.hypergrad.estimators import Estimator
 from madao.hypergrad.hvp import SecondOrder
-from madao.hypergrad.hypergradient import LinearSolver
-from madao.hypergrad.pure import Mode, original, raised
+from madao.hypergrad.hypergradient import LinearSolver, Unread, unread
+from madao.hypergrad.pure import Mode, original
+from madao.hypergrad.traced import Traced
 from madao.hypergrad.unrolled import Unrolled
 from madao.policy import Policy
 from madao.policy.standard import normalise
+from madao.training.example_losses import ExampleLosses, Loss, per_example
+from madao.training.graph import Recorder
 
 _LOGGER = logging.getLogger("madao")
 
 Batch = tuple[Tensor, Tensor]
-Loss = Callable[..., Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +48,23 @@ class OuterStep:
 
     stats: Stats
     applied: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What is asked of an outer step beside the values of its tensors.
+
+    Attributes:
+        transform: What stands between policy and model, for training images.
+        rest: How many tensors of the training batch, after images and targets, are for it.
+        check: Whether the residual is measured.
+        goes_on: Whether the solver goes on from where it was, which comes last among the tensors.
+    """
+
+    transform: Callable[..., Tensor] | None
+    rest: int
+    check: bool
+    goes_on: bool
 
 
 class PolicyOptimizer:
@@ -130,10 +146,11 @@ class PolicyOptimizer:
             raise ValueError(
                 "the optimizer holds no parameter of the policy that learns; build it on policy.parameters()"
             )
-        self._losses = _per_example(loss)
+        self._losses = per_example(loss)
         self.calls = self.updates = self.skipped = 0
         self._validation: tuple[Any, Iterator[Batch]] | None = None
         self._solution: dict[str, Tensor] | None = None
+        self._estimate: Callable[[Asked, tuple[Tensor, ...]], Unread] = functools.partial(self._estimated, self.hvp)
 
     def due(self) -> bool:
         """Whether the next call of `step` is an outer step."""
@@ -141,17 +158,19 @@ class PolicyOptimizer:
 
     def step(
         self,
-        train_batch: Batch,
+        train_batch: tuple[Tensor, ...],
         validation: Batch | Iterable[Batch],
-        train_transform: Callable[[Tensor], Tensor] | None = None,
+        train_transform: Callable[..., Tensor] | None = None,
     ) -> OuterStep | None:
         """Count an inner step; on every s-th, update the policy.
 
         Args:
-            train_batch: Images in [0, 1] or uint8, not augmented by the policy, and targets.
+            train_batch: Images in [0, 1] or uint8, not augmented by the policy, targets, and what else of this batch
+                `train_transform` wants.
             validation: A batch of the same kind, or a loader of them, which is begun anew whenever it ends.
-            train_transform: What stands between policy and model for these training images, where that is more than
-                `transform`: with the Cutout of this batch, say.
+            train_transform: What stands between policy and model for training images, where that is more than
+                `transform`: called as `train_transform(images, *rest)` with the rest of `train_batch`, the places of
+                its Cutout, say.
 
         Returns:
             What was done, or None where this was not the time for an outer step.
@@ -160,28 +179,55 @@ class PolicyOptimizer:
         self.calls += 1
         if not due:
             return None
-        problem = self._problem(train_batch, self._next_validation(validation), train_transform)
         outer_steps = self.updates + self.skipped
         check = self.check_every > 0 and outer_steps % self.check_every == 0
-        result = hypergradient(problem, self.solver, self.hvp, self.estimator, check=check, start=self._solution)
+        start = () if self._solution is None else tuple(self._solution.values())
+        device = next(original(self.model).parameters()).device
+        tensors = (*train_batch, *self._next_validation(validation), *start)
+        found = self._estimate(
+            Asked(train_transform, len(train_batch) - 2, check, bool(start)),
+            tuple(tensor.to(device) for tensor in tensors),
+        )
+        stats = found.read()
         if isinstance(self.solver, Amortized):
-            self._solution = result.solution if result.stats.usable else None  # from where it runs away it starts anew
-        if not result.stats.usable:
+            # From where it runs away it starts anew. A graph's result is overwritten by the next.
+            self._solution = self._named(found.solution) if stats.usable else None
+        if not stats.usable:
             self.skipped += 1
             _LOGGER.warning(
-                "outer step at call %d skipped (%d so far): %s", self.calls, self.skipped, result.stats.status.value
+                "outer step at call %d skipped (%d so far): %s", self.calls, self.skipped, stats.status.value
             )
-            return OuterStep(result.stats, applied=False)
-        scale = 1.0
-        if self.clip is not None and result.stats.grad_norm > self.clip:
-            scale = self.clip / result.stats.grad_norm
-        for parameter, gradient in zip(self._params, result.grads, strict=True):
+            return OuterStep(stats, applied=False)
+        self._update(found.grads, stats.grad_norm)
+        return OuterStep(stats, applied=True)
+
+    def record(self, say: Callable[[str], None], compile: bool = False, pool: Any = None) -> None:
+        """Let outer steps on a GPU be CUDA graphs of traced code.
+
+        For transforms that draw no random numbers and are the same functions at every call. What cannot be recorded
+        runs as it did.
+
+        Args:
+            say: Where it says that it could not be recorded.
+            compile: Whether the traced code is compiled.
+            pool: Memory shared with other graphs.
+        """
+        traced = functools.partial(self._estimated, Traced(compile))
+        reference = functools.partial(self._estimated, self.hvp)
+        self._estimate = Recorder(traced, "outer steps", [self.policy], say, pool, reference, before=1)
+
+    def _update(self, gradients: Sequence[Tensor], norm: float) -> None:
+        scale = self.clip / norm if self.clip is not None and norm > self.clip else 1.0
+        for parameter, gradient in zip(self._params, gradients, strict=True):
             parameter.grad = gradient.mul(scale).to(parameter.dtype)
         self.optimizer.step()
         for parameter in self._params:
             parameter.grad = None
         self.updates += 1
-        return OuterStep(result.stats, applied=True)
+
+    def _named(self, solution: Sequence[Tensor] | None) -> dict[str, Tensor] | None:
+        names = PureModel(self.model).params
+        return None if solution is None else dict(zip(names, (part.clone() for part in solution), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
         """Counters, the optimizer's state and the solver's; the policy's own state is the policy's to save."""
@@ -197,59 +243,56 @@ class PolicyOptimizer:
         solution = state.get("solution")
         self._solution = None if solution is None else {name: value.to(device) for name, value in solution.items()}
 
-    def _problem(
-        self, train_batch: Batch, validation_batch: Batch, train_transform: Callable[[Tensor], Tensor] | None
-    ) -> Problem:
-        device = next(original(self.model).parameters()).device
-        (images, targets), (outer_images, outer_targets) = (
-            (normalise(batch[0].to(device)), batch[1].to(device)) for batch in (train_batch, validation_batch)
-        )
-        transform = self.transform or (lambda value: value)
-        inner_transform = train_transform or transform
+    def _estimated(self, hvp: SecondOrder | None, asked: "Asked", tensors: tuple[Tensor, ...]) -> Unread:
+        """The hypergradient. Depends on nothing that changes but its arguments, the model and the policy."""
+        images, targets, *rest = tensors[: 2 + asked.rest]
+        outer_images, outer_targets, *start = tensors[2 + asked.rest :]
+        transform = self.transform or _unchanged
+        if asked.transform is None:
+            inner_transform = transform
+        else:
+            own = asked.transform
 
-        def model(mode: Mode, part: slice) -> PureModel:
-            """Each microbatch has a dropout mask of its own."""
-            return PureModel(self.model, mode, self.seed + 1_000_003 * self.calls + part.start, self.autocast)
+            def inner_transform(augmented: Tensor) -> Tensor:
+                return own(augmented, *rest)
 
+        floats = normalise(images)
         with torch.enable_grad():
-            draw = self.policy.sample(images, relaxed=True)
+            draw = self.policy.sample(floats, relaxed=True)
             if isinstance(self.estimator, Influence):
                 draw = draw.pathwise()
-            inputs = inner_transform(self.policy.apply(images, draw))
+            inputs = inner_transform(self.policy.apply(floats, draw))
             log_prob = self.policy.log_prob(draw)
-        plain, outer_inputs = inner_transform(images), transform(outer_images)
-
-        # In float32, as mixed-precision training has the logits for its loss.
-        def inner_loss(part: slice, params: dict[str, Tensor], augmented: Tensor) -> Tensor:
-            return self._losses(raised(model(self.inner_mode, part)(params, augmented[part])), targets[part])
-
-        def outer_loss(part: slice, params: dict[str, Tensor], _: Tensor) -> Tensor:
-            return self._losses(raised(model(self.outer_mode, part)(params, outer_inputs[part])), outer_targets[part])
-
-        def plain_loss(params: dict[str, Tensor]) -> Tensor:
-            return torch.cat([inner_loss(part, params, plain) for part in self._parts(len(images))])
-
-        return Problem(
-            params=PureModel(self.model).params,
+        params = PureModel(self.model).params
+        curved = None if self.curvature_batch is None else min(self.curvature_batch, len(images))
+        problem = Problem(
+            params=params,
             hyper=tuple(self._params),
             inputs=inputs,
-            inner=self._terms(inner_loss, len(images)),
-            outer=self._terms(outer_loss, len(outer_images)),
-            curvature=self._terms(inner_loss, min(self.curvature_batch, len(images))) if self.curvature_batch else None,
+            inner=self._terms(self.inner_mode, targets, len(images)),
+            outer=self._terms(self.outer_mode, outer_targets, len(outer_images), (outer_images, transform)),
+            curvature=None if curved is None else self._terms(self.inner_mode, targets, curved),
             weight_decay=self.weight_decay,
             log_prob=log_prob,
             classes=targets,
-            plain=plain_loss,
+            plain=inner_transform(floats),
         )
+        begin = dict(zip(params, start, strict=True)) if asked.goes_on else None
+        return unread(problem, self.solver, hvp, self.estimator, check=asked.check, start=begin)
 
-    def _terms(self, loss: Callable[[slice, Any, Any], Tensor], count: int) -> list[Term]:
-        """The loss over `count` examples as microbatches."""
-        parts = self._parts(count)
-        return [Term(functools.partial(loss, part), (part.stop - part.start) / max(count, 1)) for part in parts]
-
-    def _parts(self, count: int) -> list[slice]:
+    def _terms(
+        self, mode: Mode, targets: Tensor, count: int, own: tuple[Tensor, Callable[[Tensor], Tensor]] | None = None
+    ) -> list[Term]:
+        """The loss over the first `count` examples, as microbatches."""
         size = self.microbatch or max(count, 1)
-        return [slice(start, min(start + size, count)) for start in range(0, max(count, 1), size)]
+        terms = []
+        for start in range(0, max(count, 1), size):
+            part = slice(start, min(start + size, count))
+            # Each microbatch has a dropout mask of its own.
+            model = PureModel(self.model, mode, self.seed + 1_000_003 * self.calls + start, self.autocast)
+            loss = ExampleLosses(self._losses, model, targets, part, own)
+            terms.append(Term(loss, (part.stop - part.start) / max(count, 1)))
+        return terms
 
     def _next_validation(self, validation: Batch | Iterable[Batch]) -> Batch:
         if isinstance(validation, tuple | list) and len(validation) == 2 and isinstance(validation[0], Tensor):
@@ -269,20 +312,5 @@ class PolicyOptimizer:
         return batch[0], batch[1]
 
 
-def _per_example(loss: Loss) -> Loss:
-    """The loss without its reduction."""
-    if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
-        unreduced = copy.deepcopy(loss)
-        setattr(unreduced, "reduction", "none")  # noqa: B010 -- nn.Module types its attributes as tensors and modules
-        return functools.partial(_mean_over_all_but_examples, unreduced)
-    try:
-        if "reduction" in inspect.signature(loss).parameters:
-            return functools.partial(_mean_over_all_but_examples, functools.partial(loss, reduction="none"))
-    except ValueError:  # a built-in without a signature
-        pass
-    return loss
-
-
-def _mean_over_all_but_examples(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    values = loss(outputs, targets)
-    return values.flatten(1).mean(1) if values.ndim > 1 else values
+def _unchanged(images: Tensor) -> Tensor:
+    return images

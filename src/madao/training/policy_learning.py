@@ -111,7 +111,7 @@ class PolicyLearning:
         outer_images, outer_labels = next(validation)
         batch = self.standard.centre(outer_images), outer_labels
         self.at_work = True
-        self.last = self.outer.step((cropped, labels), batch, lambda images: self.standard.after(images, draw))
+        self.last = self.outer.step((cropped, labels, draw.hole_y, draw.hole_x), batch, self.standard.after_policy)
         self.at_work = False
         if self.last is not None:
             self.record.append(_health(self.outer.calls, self.last))

@@ -1,0 +1,71 @@
+"""The loss of each example, as a function of the parameters, for the outer step."""
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from madao.hypergrad import PureModel
+from madao.hypergrad.pure import raised
+from madao.policy.standard import normalise
+
+Loss = Callable[..., Tensor]
+
+
+class ExampleLosses:
+    """`losses(params, inputs)` of a part of a batch, `[B]`; equal to another of the same model, tensors and part.
+
+    Args:
+        losses: Of outputs and targets.
+        model: In its mode.
+        targets: Of the whole batch.
+        part: Which examples.
+        own: Images, and what turns them into inputs, where those that are given do not matter.
+    """
+
+    def __init__(
+        self,
+        losses: Loss,
+        model: PureModel,
+        targets: Tensor,
+        part: slice,
+        own: tuple[Tensor, Callable[[Tensor], Tensor]] | None,
+    ) -> None:
+        self.losses, self.model, self.targets, self.part, self.own = losses, model, targets, part, own
+        images = None if own is None else id(own[0])
+        self.identity = (id(model.model), model.mode, id(targets), part.start, part.stop, images)
+
+    def __call__(self, params: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        """One value an example."""
+        if self.own is not None:
+            images, transform = self.own
+            inputs = transform(normalise(images))
+        # In float32, as mixed-precision training has the logits for its loss.
+        return self.losses(raised(self.model(params, inputs[self.part])), self.targets[self.part])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ExampleLosses) and self.identity == other.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+
+def per_example(loss: Loss) -> Loss:
+    """The loss without its reduction."""
+    if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
+        unreduced = copy.deepcopy(loss)
+        setattr(unreduced, "reduction", "none")  # noqa: B010 -- nn.Module types its attributes as tensors and modules
+        return functools.partial(_mean_over_all_but_examples, unreduced)
+    try:
+        if "reduction" in inspect.signature(loss).parameters:
+            return functools.partial(_mean_over_all_but_examples, functools.partial(loss, reduction="none"))
+    except ValueError:  # a built-in without a signature
+        pass
+    return loss
+
+
+def _mean_over_all_but_examples(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    values = loss(outputs, targets)
+    return values.flatten(1).mean(1) if values.ndim > 1 else values

@@ -1,0 +1,135 @@
+"""Outer steps of traced code, and recorded as CUDA graphs, against those in Python."""
+
+import copy
+import functools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from madao.hypergrad import Amortized, Identity, Influence, Neumann, Relaxed, Unaugmented
+from madao.hypergrad.traced import Traced
+from madao.policy import Policy, Standard
+from madao.training.outer import Asked, PolicyOptimizer
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+needs_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+STANDARD = Standard(padding=1, cutout=4, mean=(0.5,) * 3, std=(0.25,) * 3)
+CASES: dict[str, dict[str, Any]] = {
+    "relaxed, neumann": {"estimator": Relaxed(), "solver": Neumann(3, 0.01)},
+    "influence, identity": {"estimator": Influence(Unaugmented()), "solver": Identity(0.1)},
+    "influence, amortized": {"estimator": Influence(Unaugmented()), "solver": Amortized(0.1)},
+    "microbatches": {"estimator": Relaxed(), "solver": Neumann(2, 0.01), "microbatch": 5},
+    "curvature of a part": {"estimator": Relaxed(), "solver": Neumann(2, 0.1), "curvature_batch": 4},
+}
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1, bias=False),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.Conv2d(6, 8, 3, 2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(8 * 5 * 5, 4),
+    ).to(DEVICE)
+
+
+def build(model: nn.Module | None = None, **settings: Any) -> PolicyOptimizer:
+    policy = Policy(seed=3).to(DEVICE)
+    model = network() if model is None else model
+    return PolicyOptimizer(policy, model, every=1, transform=STANDARD.normalise, weight_decay=1e-3, **settings)
+
+
+def batch(seed: int, count: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randint(0, 256, (count, 3, 12, 12), generator=generator, dtype=torch.uint8)
+    return images.to(DEVICE), torch.randint(0, 4, (count,), generator=generator).to(DEVICE)
+
+
+def given(seed: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, Tensor]]:
+    """A training batch with the places of its holes, and a validation batch."""
+    images, labels = batch(seed, 8)
+    draw = STANDARD.sample(images)
+    return (images, labels, draw.hole_y, draw.hole_x), batch(seed + 100, 6)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_traced_steps_are_those_of_the_reference(name: str) -> None:
+    outer = build(**CASES[name])
+    train, validation = given(1)
+    goes_on = isinstance(outer.solver, Amortized)
+    start = [0.1 * parameter.detach() for parameter in outer.model.parameters()] if goes_on else []
+    tensors = (*train, *validation, *start)
+    asked = Asked(STANDARD.after_policy, 2, True, goes_on)
+    traced = Traced()
+    for new in (train, given(2)[0]):
+        for static, value in zip(train, new, strict=True):
+            static.copy_(value)
+        state = outer.policy.get_extra_state()
+        expected = outer._estimated(None, asked, tensors)
+        outer.policy.set_extra_state(state)
+        found = outer._estimated(traced, asked, tensors)
+        for a, b in zip(found.grads, expected.grads, strict=True):
+            assert torch.allclose(a, b, rtol=1e-3, atol=1e-5 * float(b.abs().max())), name
+        assert found.read().term_norms == pytest.approx(expected.read().term_norms, rel=1e-3)
+        assert found.read().residual == pytest.approx(expected.read().residual, rel=1e-3)
+    kept = len(traced._made)
+    outer._estimated(traced, asked, tensors)
+    assert len(traced._made) == kept
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", CASES)
+def test_recorded_steps_learn_as_the_reference_does(name: str) -> None:
+    said: list[str] = []
+    plain, recorded = build(**CASES[name], check_every=2), build(**CASES[name], check_every=2)
+    recorded.record(said.append)
+    for seed in range(12):
+        train, validation = given(seed)
+        steps = [outer.step(train, validation, STANDARD.after_policy) for outer in (plain, recorded)]
+        assert steps[0] is not None
+        assert steps[1] is not None
+        assert steps[1].applied
+        assert steps[1].stats.outer_loss == pytest.approx(steps[0].stats.outer_loss, rel=1e-3)
+        assert steps[1].stats.grad_norm == pytest.approx(steps[0].stats.grad_norm, rel=2e-2)
+        for outer in (plain, recorded):  # the weights move, and both see it
+            with torch.no_grad():
+                for parameter in outer.model.parameters():
+                    parameter.mul_(0.99)
+    assert not said
+    for a, b in zip(plain.policy.parameters(), recorded.policy.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=2e-2)
+        assert not torch.allclose(a, torch.full_like(a, float(a.flatten()[0])))
+
+
+@needs_gpu
+def test_what_cannot_be_recorded_runs_as_it_did_and_says_so_once() -> None:
+    said: list[str] = []
+    model = nn.Sequential(network(), nn.Dropout(0.3))
+    plain, recorded = build(copy.deepcopy(model)), build(model)
+    recorded.record(said.append)
+    for seed in range(6):
+        train, validation = given(seed)
+        for outer in (plain, recorded):
+            outer.step(train, validation, STANDARD.after_policy)
+    assert len(said) == 1
+    assert "outer steps run without a CUDA graph" in said[0]
+    assert "random numbers" in said[0]
+    for a, b in zip(plain.policy.parameters(), recorded.policy.parameters(), strict=True):
+        assert torch.isfinite(b).all()
+        assert a.shape == b.shape
+
+
+def test_losses_of_the_same_tensors_are_equal() -> None:
+    outer = build()
+    targets, others = torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
+    make = functools.partial(outer._terms, "train", targets, 4)
+    assert make()[0].loss == make()[0].loss
+    assert hash(make()[0].loss) == hash(make()[0].loss)
+    assert make()[0].loss != outer._terms("train", others, 4)[0].loss
+    assert make()[0].loss != outer._terms("eval", targets, 4)[0].loss
+    assert make()[0].loss != outer._terms("train", targets, 3)[0].loss
