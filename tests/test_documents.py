@@ -1,5 +1,6 @@
 """What the documents tell people to do works."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -133,3 +134,28 @@ def test_the_overhead_benchmark_runs(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert "1.00 × time" in result.stdout, result.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_the_cost_benchmark_runs_and_is_drawn(tmp_path: Path) -> None:
+    speed = ROOT / "benchmarks" / "speed"
+    results, figure = tmp_path / "out.json", tmp_path / "out.png"
+    measure = [sys.executable, str(speed / "cost.py"), "--quick", f"--output={results}"]
+    measured = subprocess.run(measure, capture_output=True, text=True, cwd=tmp_path)
+    assert measured.returncode == 0, measured.stderr
+    assert "× standard training" in measured.stdout
+    assert "error" not in results.read_text()
+    draw = [sys.executable, str(speed / "plot_cost.py"), f"--results={results}", f"--output={figure}"]
+    drawn = subprocess.run(draw, capture_output=True, text=True, cwd=tmp_path)
+    assert drawn.returncode == 0, drawn.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "out.png"]
+
+
+def test_the_accuracy_benchmark_runs(tmp_path: Path) -> None:
+    script = ROOT / "benchmarks" / "speed" / "accuracy.py"
+    small = ["--model=small-cnn", "--epochs=1", "--batches=2", "--batch=64", f"--output={tmp_path / 'out.json'}"]
+    result = subprocess.run([sys.executable, str(script), *small], capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    cases = json.loads((tmp_path / "out.json").read_text())["cases"]
+    assert len(cases) == 3
+    for case in cases.values():
+        assert 0.99 < case["all"]["median"] <= 1 + 1e-9

@@ -63,6 +63,7 @@ PUBLIC = {
         "Stats",
         "Status",
         "Term",
+        "Traced",
         "Unaugmented",
         "Unrolled",
         "hypergradient",

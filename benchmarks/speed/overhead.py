@@ -139,6 +139,8 @@ def main() -> None:
             found = {"error": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
         results["rows"][name] = found
         print(name, json.dumps(found), flush=True)
+        if arguments.output is not None:
+            write(arguments.output, results)
     plain = [row for name, row in results["rows"].items() if name.startswith("standard") and "error" not in row]
     if plain:
         fastest = min(plain, key=lambda row: row["seconds_per_epoch"])

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from madao.hypergrad import ForwardOverReverse, Neumann, Problem, PureModel, hypergradient
+from madao.hypergrad import ForwardOverReverse, Neumann, Problem, PureModel, Traced, hypergradient
 from madao.hypergrad import norms as definitions
-from madao.hypergrad.traced import Traced, UntraceableError
+from madao.hypergrad.traced import UntraceableError
 
 BATCH, SIDE = 6, 8
 

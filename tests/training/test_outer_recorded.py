@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from madao.hypergrad import Amortized, Identity, Influence, Neumann, Relaxed, Unaugmented
-from madao.hypergrad.traced import Traced
+from madao.hypergrad import Amortized, Identity, Influence, Neumann, Relaxed, Traced, Unaugmented
 from madao.policy import Policy, Standard
 from madao.training.outer import Asked, PolicyOptimizer
 

@@ -12,6 +12,7 @@ from madao.hypergrad.nystrom import Nystrom
 from madao.hypergrad.problem import Problem, Term
 from madao.hypergrad.pure import PureModel
 from madao.hypergrad.stats import Stats, Status
+from madao.hypergrad.traced import Traced
 from madao.hypergrad.unrolled import Momentum, Unrolled
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "Stats",
     "Status",
     "Term",
+    "Traced",
     "Unaugmented",
     "Unrolled",
     "hypergradient",

@@ -19,7 +19,6 @@ from unittest import mock
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from madao.hypergrad import norms
 from madao.hypergrad.hvp import OptionalVector, PureLoss, SecondOrder
@@ -157,6 +156,8 @@ def _product(loss: PureLoss, count: int) -> Callable[..., Vector]:
 
 def traced(function: Callable[..., Any], arguments: Vector) -> fx.GraphModule:
     """The function as a graph of tensor operations, for arguments of these shapes."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # which takes a while to import
+
     with _decomposed_norms(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*torch.jit.script.*", category=Warning)
         graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*arguments)

@@ -19,13 +19,13 @@ from madao.hypergrad import (
     Relaxed,
     Stats,
     Term,
+    Traced,
     Unaugmented,
 )
 from madao.hypergrad.estimators import Estimator
 from madao.hypergrad.hvp import SecondOrder
 from madao.hypergrad.hypergradient import LinearSolver, Unread, unread
 from madao.hypergrad.pure import Mode, original
-from madao.hypergrad.traced import Traced
 from madao.hypergrad.unrolled import Unrolled
 from madao.policy import Policy
 from madao.policy.standard import normalise

@@ -1,0 +1,192 @@
+"""How near the fast hypergradient is to the exact one: cosines on trained weights.
+
+    python benchmarks/speed/accuracy.py [--data cifar10 --root DIRECTORY] [--epochs 25] [--output FILE]
+
+A run of `madao train` trains model and policy. Then, for each of so many batches, the gradient of the policy is taken
+twice for the same draw: as training takes it (half precision, traced and compiled, the Hessian over a quarter of the
+batch, on a GPU), and exactly (float64, forward over reverse in Python, all of the batch). The cosine of the two is over
+all parameters of the policy, and over selection, application and magnitude by themselves.
+"""
+
+import argparse
+import copy
+import dataclasses
+import json
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from measure import environment, write
+from torch import Tensor
+
+from madao.data import Batches
+from madao.hypergrad import (
+    Identity,
+    Influence,
+    Neumann,
+    Problem,
+    PureModel,
+    Relaxed,
+    Traced,
+    Unaugmented,
+    hypergradient,
+)
+from madao.policy import Policy
+from madao.training.config import (
+    AugmentConfig,
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    OuterConfig,
+    SpeedConfig,
+    TrainConfig,
+)
+from madao.training.inner import crop_and_flip
+from madao.training.outer import Asked, PolicyOptimizer
+from madao.training.trainer import Trainer
+
+CASES: dict[str, dict[str, Any]] = {
+    "relaxed, J=5": {"estimator": Relaxed(), "solver": Neumann(5, 1e-3)},
+    "influence, J=5": {"estimator": Influence(Unaugmented()), "solver": Neumann(5, 1e-3)},
+    "influence, J=0": {"estimator": Influence(Unaugmented()), "solver": Identity(1e-3)},
+}
+FAMILIES = ("selection", "application", "magnitude")
+
+
+def trained(arguments: argparse.Namespace, folder: str) -> Trainer:
+    """A model and its policy in the midst of training."""
+    on_gpu = torch.cuda.is_available()
+    config = TrainConfig(
+        data=DataConfig(name=arguments.data, root=arguments.root),
+        model=ModelConfig(name=arguments.model),
+        augment=AugmentConfig(cutout=16 if arguments.root else 0),
+        optimizer=OptimizerConfig(schedule="constant"),
+        outer=OuterConfig(every=30, warmup=0, solver="identity", scale=1e-3),
+        speed=SpeedConfig(compile=False),
+        epochs=arguments.epochs,
+        batch_size=arguments.batch,
+        precision="bf16" if on_gpu else "32",
+        evaluate_every=arguments.epochs,
+        tensorboard=False,
+        out=str(Path(folder) / "run"),
+    )
+    trainer = Trainer(config)
+    trainer.fit()
+    return trainer
+
+
+def fast(trainer: Trainer, case: dict[str, Any], compile: bool) -> PolicyOptimizer:
+    """What `madao train` makes outer steps with."""
+    assert isinstance(trainer.policy, Policy)
+    return PolicyOptimizer(
+        trainer.policy,
+        trainer.network,
+        trainer.loss,
+        transform=trainer.standard.normalise,
+        weight_decay=trainer.config.optimizer.weight_decay,
+        curvature_batch=max(trainer.config.batch_size // 4, 1),
+        autocast=trainer.autocast,
+        hvp=Traced(compile),
+        **case,
+    )
+
+
+def exact(trainer: Trainer, case: dict[str, Any], tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The same gradient in float64, by the slow and obvious way."""
+    policy, standard = trainer.policy, trainer.standard
+    assert isinstance(policy, Policy)
+    model = copy.deepcopy(trainer.network).double()
+    images, targets, hole_y, hole_x, outer_images, outer_targets = tensors
+    draw = policy.sample(images, relaxed=True)
+    draw = draw.pathwise() if isinstance(case["estimator"], Influence) else draw
+    fields: dict[str, Any] = {field.name: getattr(draw, field.name) for field in dataclasses.fields(draw)}
+    draw = dataclasses.replace(draw, **{name: _double(value) for name, value in fields.items()})
+    doubles = images.double() / 255
+
+    def inner(params: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        return F.cross_entropy(PureModel(model, "train")(params, inputs), targets, reduction="none")
+
+    def outer(params: dict[str, Tensor], _: Tensor) -> Tensor:
+        return F.cross_entropy(
+            PureModel(model, "eval")(params, standard.normalise(outer_images.double() / 255)), outer_targets
+        )
+
+    problem = Problem(
+        params=PureModel(model).params,
+        hyper=tuple(policy.parameters()),
+        inputs=standard.after_policy(policy.apply(doubles, draw), hole_y, hole_x),
+        inner=inner,
+        outer=outer,
+        weight_decay=trainer.config.optimizer.weight_decay,
+        log_prob=policy.log_prob(draw),
+        plain=standard.after_policy(doubles, hole_y, hole_x),
+    )
+    grads: tuple[Tensor, ...] = hypergradient(problem, case["solver"], estimator=case["estimator"]).grads
+    return grads
+
+
+def _double(value: Any) -> Any:
+    return value.double() if value is not None and value.is_floating_point() else value
+
+
+def cosine(first: list[Tensor], second: list[Tensor]) -> float:
+    """Of vectors in several parts."""
+    a, b = (torch.cat([part.double().flatten() for part in parts]) for parts in (first, second))
+    return float(F.cosine_similarity(a, b, dim=0))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="digits", help="as --data.name of madao train")
+    parser.add_argument("--root", help="as --data.root")
+    parser.add_argument("--model", default="wrn-28-2")
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--epochs", type=int, default=25)
+    parser.add_argument("--batches", type=int, default=20)
+    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--output", metavar="FILE", type=Path)
+    arguments = parser.parse_args()
+    results: dict[str, Any] = environment("torch", "triton", "madao")
+    results["settings"] = {name: value for name, value in vars(arguments).items() if name not in ("output", "root")}
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = trained(arguments, folder)
+    results["train_error"], results["validation_error"] = trainer.totals.error, trainer.validation_error
+    batches = [
+        Batches(images, arguments.batch, trainer.device, seed).stream(0)
+        for seed, images in enumerate((trainer.splits.train, trainer.splits.validation))
+    ]
+    given = []
+    for _ in range(arguments.batches):
+        (images, labels), (outer_images, outer_labels) = (next(stream) for stream in batches)
+        draw, cropped = crop_and_flip(trainer.standard, images)
+        centred = trainer.standard.centre(outer_images)
+        given.append((cropped, labels, draw.hole_y, draw.hole_x, centred, outer_labels))
+    static = tuple(tensor.clone() for tensor in given[0])
+    results["cases"] = {}
+    for name, case in CASES.items():
+        outer = fast(trainer, case, trainer.device.type == "cuda" and not arguments.no_compile)
+        asked = Asked(trainer.standard.after_policy, 2, False, False)
+        found: dict[str, list[float]] = {family: [] for family in ("all", *FAMILIES)}
+        for tensors in given:
+            for target, source in zip(static, tensors, strict=True):
+                target.copy_(source)
+            state = outer.policy.get_extra_state()
+            quick = list(outer._estimated(outer.hvp, asked, static).grads)
+            outer.policy.set_extra_state(state)
+            slow = list(exact(trainer, case, static))
+            found["all"].append(cosine(quick, slow))
+            for index, family in enumerate(FAMILIES):
+                found[family].append(cosine(quick[index : index + 1], slow[index : index + 1]))
+        results["cases"][name] = {
+            family: {"median": statistics.median(values), "least": min(values)} for family, values in found.items()
+        }
+        print(name, json.dumps(results["cases"][name]), flush=True)
+        if arguments.output is not None:
+            write(arguments.output, results)
+
+
+if __name__ == "__main__":
+    main()
