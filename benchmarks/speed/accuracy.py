@@ -78,7 +78,7 @@ def trained(arguments: argparse.Namespace, folder: str) -> Trainer:
     return trainer
 
 
-def fast(trainer: Trainer, case: dict[str, Any], compile: bool) -> PolicyOptimizer:
+def fast(trainer: Trainer, case: dict[str, Any]) -> PolicyOptimizer:
     """What `madao train` makes outer steps with."""
     assert isinstance(trainer.policy, Policy)
     return PolicyOptimizer(
@@ -89,7 +89,6 @@ def fast(trainer: Trainer, case: dict[str, Any], compile: bool) -> PolicyOptimiz
         weight_decay=trainer.config.optimizer.weight_decay,
         curvature_batch=max(trainer.config.batch_size // 4, 1),
         autocast=trainer.autocast,
-        hvp=Traced(compile),
         **case,
     )
 
@@ -167,14 +166,14 @@ def main() -> None:
     static = tuple(tensor.clone() for tensor in given[0])
     results["cases"] = {}
     for name, case in CASES.items():
-        outer = fast(trainer, case, trainer.device.type == "cuda" and not arguments.no_compile)
+        outer, traced = fast(trainer, case), Traced(trainer.device.type == "cuda" and not arguments.no_compile)
         asked = Asked(trainer.standard.after_policy, 2, False, False)
         found: dict[str, list[float]] = {family: [] for family in ("all", *FAMILIES)}
         for tensors in given:
             for target, source in zip(static, tensors, strict=True):
                 target.copy_(source)
             state = outer.policy.get_extra_state()
-            quick = list(outer._estimated(outer.hvp, asked, static).grads)
+            quick = list(outer._estimated(traced, asked, static).grads)
             outer.policy.set_extra_state(state)
             slow = list(exact(trainer, case, static))
             found["all"].append(cosine(quick, slow))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from madao.hypergrad import (
     ConjugateGradient,
+    ForwardOverReverse,
     Identity,
     Momentum,
     Neumann,
@@ -134,3 +136,36 @@ def test_half_precision_lengths_do_not_underflow() -> None:
 def test_every_status_says_what_to_do() -> None:
     for each in Status:
         assert len(each.value) > 20
+
+
+def test_a_product_that_is_not_a_number_is_not_passed_over() -> None:
+    """Where the check alone meets it. Without products in the solution it does not matter."""
+    calls = 0
+
+    class Spoiled(ForwardOverReverse):
+        def products(self, *arguments: Any) -> Any:
+            product = super().products(*arguments)
+
+            def run(direction: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+                nonlocal calls
+                calls += 1
+                return tuple(part * (math.nan if calls == 3 else 1) for part in product(direction))
+
+            return run
+
+    params, hyper = torch.ones(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64, requires_grad=True)
+    problem = Problem(params, hyper, lambda p, h: (p * p * h).sum(), lambda p, _: p.sum())
+    stats = hypergradient(problem, Neumann(2, 0.1), hvp=Spoiled()).stats
+    assert calls == 3
+    assert stats.residual is not None
+    assert math.isnan(stats.residual)
+    assert not stats.usable
+    calls = 2
+    assert hypergradient(problem, Identity(0.1), hvp=Spoiled()).stats.usable
+
+
+@pytest.mark.parametrize("value", [1e-24, 1e20])
+def test_norms_keep_the_range_of_float64(value: float) -> None:
+    assert float(vector.norm((torch.full((4,), value),))) == pytest.approx(2 * value, rel=1e-6)
+    assert vector.norm((torch.ones(4), torch.ones(12, dtype=torch.float64))).dtype == torch.float64
+    assert float(vector.norm((torch.full((2**12,), 1.0, dtype=torch.bfloat16),))) == 64

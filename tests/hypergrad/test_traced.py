@@ -41,7 +41,49 @@ def two_layers() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 5), nn.Tanh(), nn.LayerNorm(5), nn.Linear(5, 4))
 
 
+class Activated(nn.Module):
+    """Convolution, norm, activation, convolution."""
+
+    def __init__(self, activation: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.Conv2d(6, 4, 3)
+        self.activation = activation
+
+    def forward(self, images: Tensor) -> Tensor:
+        outputs: Tensor = self.second(self.activation(self.norm(self.first(images))))
+        return outputs.mean((2, 3))
+
+
+class Sums(nn.Module):
+    """Sums of convolutions that must not be merged: other kernels, one term repeated, two resolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.wide, self.narrow = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 6, 3), nn.Conv2d(6, 6, 2)
+        self.local, self.overall, self.head = nn.Conv2d(6, 6, 1), nn.Conv2d(6, 6, 1), nn.Conv2d(6, 4, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = torch.tanh(self.stem(images))
+        kernels = self.wide(features).mean((2, 3)) + self.narrow(features).mean((2, 3))
+        joined = self.local(features) + self.overall(features.mean((2, 3), keepdim=True))
+        head = self.head(joined).mean((2, 3)) + self.head(F.avg_pool2d(features, 2)).mean((2, 3))
+        return torch.add(head, kernels[:, :4])
+
+
+def with_a_written_part(values: Tensor) -> Tensor:
+    result = torch.zeros_like(values)
+    result[:, :2] = values[:, :2].square()
+    result[:, 2:] = values[:, 2:] * 3
+    return result
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
+    "silu": lambda: Activated(nn.SiLU(inplace=True)),
+    "mish": lambda: Activated(nn.Mish()),
+    "hardswish": lambda: Activated(nn.Hardswish(inplace=True)),
+    "gelu": lambda: Activated(nn.GELU()),
+    "written in place": lambda: Activated(with_a_written_part),
+    "other sums": Sums,
     "batch norm": lambda: Residual(nn.BatchNorm2d),
     "group norm": lambda: Residual(lambda channels: nn.GroupNorm(2, channels)),
     "instance norm": lambda: Residual(lambda channels: nn.InstanceNorm2d(channels, affine=True)),
@@ -126,10 +168,14 @@ def test_new_data_is_written_into_what_was_traced() -> None:
     assert_same_derivatives(traced, given)
 
 
+def products_of(traced: Traced) -> Any:
+    return next(made for (kind, *_), made in traced._made.items() if kind == "products")
+
+
 def test_sums_of_convolutions_are_merged() -> None:
     traced, given = Traced(), case("batch norm")
     traced.products(given.loss, given.params, (given.images,))(given.direction)
-    first, then = traced._made["products", given.loss]
+    first, then = products_of(traced)
 
     def count(graph: Any) -> tuple[int, int]:
         names = Counter(str(node.target) for node in graph.graph.nodes)
@@ -143,7 +189,7 @@ def test_sums_of_convolutions_are_merged() -> None:
 def test_products_do_not_compute_again_what_does_not_move() -> None:
     traced, given = Traced(), case("batch norm")
     traced.products(given.loss, given.params, (given.images,))(given.direction)
-    _, then = traced._made["products", given.loss]
+    _, then = products_of(traced)
     targets = {str(node.target) for node in then.graph.nodes}
     assert "aten.var_mean.correction" not in targets
     assert "aten._log_softmax.default" not in targets
@@ -156,7 +202,7 @@ def test_a_loss_is_traced_once_in_all() -> None:
     for _ in range(3):
         found = hypergradient(problem, Neumann(3, 0.1), hvp=traced).grads
         assert torch.allclose(found, expected, rtol=1e-9, atol=1e-12)
-    assert Counter(kind for kind, _ in traced._made) == {"products": 1, "slopes": 1, "gradient": 1}
+    assert Counter(kind for kind, *_ in traced._made) == {"products": 1, "slopes": 1, "gradient": 1}
 
 
 def outer(params: tuple[Tensor, ...], inputs: Tensor) -> Tensor:
@@ -173,6 +219,26 @@ def test_random_numbers_are_refused() -> None:
 
     with pytest.raises(UntraceableError, match=r"draws random numbers .*bernoulli"):
         Traced().slopes(loss, params, params, (torch.rand(3, 4),))
+
+
+def test_other_shapes_are_traced_anew() -> None:
+    traced, given = Traced(), case("batch norm")
+    for side in (SIDE, SIDE + 3):
+        images = torch.rand(BATCH, 3, side, side, dtype=torch.float64)
+        assert_same_derivatives(traced, dataclasses.replace(given, images=images))
+
+
+def test_norms_torch_would_get_wrong_are_refused() -> None:
+    params = (torch.rand(4, 4, dtype=torch.float64),)
+
+    def loss(params: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> Tensor:
+        return torch.layer_norm(inputs[0] @ params[0], (4,)).square().sum(1)
+
+    inputs = (torch.rand(3, 4, dtype=torch.float64),)
+    with pytest.raises(UntraceableError, match=r"native_layer_norm.* use torch.nn.functional's"):
+        Traced().slopes(loss, params, params, inputs)
+    expected = ForwardOverReverse().products(loss, params, inputs)(params)
+    assert_close(Traced().products(loss, params, inputs)(params), expected)  # forward over reverse has it right
 
 
 def test_norms_have_the_values_of_torch() -> None:
@@ -201,3 +267,21 @@ def test_norms_have_the_values_of_torch() -> None:
         for eps in (1e-2, None):
             expected = F.rms_norm(images, shape, w, eps)
             assert torch.allclose(definitions.rms_norm(images, shape, w, eps), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["batch_norm", "group_norm", "layer_norm", "instance_norm", "rms_norm"])
+def test_norms_have_derivatives_of_every_mode(name: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    images, weight, bias = (
+        torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in ((3, 4, 2, 2), 4, 4)
+    )
+    functions: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+        "batch_norm": lambda x, w, b: definitions.batch_norm(x, None, None, w, b, True, eps=0.1),
+        "group_norm": lambda x, w, b: definitions.group_norm(x, 2, w, b, eps=0.1),
+        "layer_norm": lambda x, w, b: definitions.layer_norm(x, (2, 2), w.reshape(2, 2), b.reshape(2, 2), eps=0.1),
+        "instance_norm": lambda x, w, b: definitions.instance_norm(x, None, None, w, b, eps=0.1),
+        "rms_norm": lambda x, w, b: definitions.rms_norm(x, (2, 2), w.reshape(2, 2), eps=0.1) + b.sum(),
+    }
+    arguments = (images, weight, bias)
+    assert torch.autograd.gradcheck(functions[name], arguments, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(functions[name], arguments, check_fwd_over_rev=True)

@@ -291,7 +291,7 @@ def test_out_of_memory_in_the_outer_step_suggests_a_microbatch(tmp_path: Path, m
     def exhausted(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
-    monkeypatch.setattr(trainer.learning.outer, "_problem", exhausted)
+    monkeypatch.setattr(trainer.learning.outer, "_estimate", exhausted)
     with pytest.raises(UserError, match=r"out of memory at step 4; the policy's step .* --outer.microbatch 16"):
         trainer.fit()
 

@@ -50,6 +50,7 @@ class Unread:
         grads: Flat.
         solution: q, flat; None for `Unrolled`.
         numbers: g, ‖v‖, ‖∂g/∂φ‖, ‖q‖ and the residual (NaN where there is none), then the solver's norms; float64.
+        measured: Whether there is a residual.
         judge: From the solver's norms and the residual to the status.
         products: How many Hessian-vector products were spent.
     """
@@ -57,13 +58,14 @@ class Unread:
     grads: Vector
     solution: Vector | None
     numbers: Tensor
+    measured: bool
     judge: Callable[[Sequence[float], float | None], Status]
     products: int
 
     def read(self) -> Stats:
         """The health of the result. The host waits, once."""
         outer_loss, v_norm, grad_norm, q_norm, residual, *norms = self.numbers.tolist()
-        known = None if math.isnan(residual) else residual
+        known = residual if self.measured else None
         lengths = (outer_loss, v_norm, grad_norm) if self.solution is None else (outer_loss, v_norm, grad_norm, q_norm)
         finite = all(map(math.isfinite, (*lengths, *norms)))
         status = self.judge(norms, known) if finite else Status.NON_FINITE
@@ -151,7 +153,7 @@ def unread(
         grads = vector.add(grads, setting.pull_back(direct))
     norms = vector.norm(v), vector.norm(grads), vector.norm(solution.vector)
     numbers = _stacked(outer_loss, *norms, residual, solution.norms)
-    return Unread(grads, solution.vector, numbers, judge, products)
+    return Unread(grads, solution.vector, numbers, residual is not None, judge, products)
 
 
 def _measured(solution: Solution, norms: Sequence[float], residual: float | None) -> Status:
@@ -179,7 +181,7 @@ def _unrolled(
     v_norm = vector.norm(path.outer_gradient)
     lengths = torch.tensor(norms, dtype=torch.float64, device=v_norm.device)
     numbers = _stacked(path.outer_loss, v_norm, vector.norm(grads), None, None, lengths)
-    return Unread(grads, None, numbers, lambda *_: status, 0)
+    return Unread(grads, None, numbers, False, lambda *_: status, 0)
 
 
 def _stacked(

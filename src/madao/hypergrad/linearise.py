@@ -35,6 +35,9 @@ def linearised(module: fx.GraphModule, linear: Iterable[int]) -> tuple[fx.GraphM
         if any(source in moving for source in node.all_input_nodes):
             moving.add(node)
     needed, residuals = _needed(module, moving)
+    for node in needed:
+        if node.op == "call_function" and getattr(getattr(node.target, "_schema", None), "is_mutable", False):
+            raise ValueError(f"the graph writes in place ({node.target}); make it functional first")
     first = fx.Graph()
     copies = {node: first.placeholder(node.name) for node in others}
     for node in module.graph.nodes:

@@ -31,6 +31,8 @@ def merge_convolutions(module: fx.GraphModule) -> fx.GraphModule:
         (first, output), (second, other) = terms
         if first.target is not second.target or output != other or first.args[3:10] != second.args[3:10]:
             continue
+        if not _stackable(first, second, output):
+            continue
         with graph.inserting_before(add):
             merged = _forward(graph, first, second) if output is None else _backward(graph, first, second, output)
         if merged is not None:
@@ -53,6 +55,29 @@ def _source(node: fx.Node) -> tuple[fx.Node, int | None] | None:
     if of.target is not _BACKWARD or len(of.users) != 1 or of.args[9] != 1 or of.args[7]:
         return None
     return of, index
+
+
+def _stackable(first: fx.Node, second: fx.Node, output: int | None) -> bool:
+    """Whether the tensors that would be stacked have the same shape but for the dimension they are stacked along.
+
+    Equal strides and padding do not mean equal kernels, and a sum may repeat one of its terms.
+    """
+    along = {None: {0: 1, 1: 1}, 0: {0: 1, 2: 0}, 1: {0: 0, 1: 0}}.get(output, {})
+    for place, dimension in along.items():
+        shapes = []
+        for node in (first, second):
+            value = getattr(node.args[place], "meta", {}).get("val")
+            if value is None:
+                return False
+            shapes.append([size for axis, size in enumerate(value.shape) if axis != dimension])
+        if shapes[0] != shapes[1]:
+            return False
+    # Gradients in an input are summed for one and the same input.
+    if output == 0:
+        values = [getattr(node.args[1], "meta", {}).get("val") for node in (first, second)]
+        known = [value.shape for value in values if value is not None]
+        return len(known) == 2 and known[0] == known[1]
+    return True
 
 
 def _cat(graph: fx.Graph, first: Any, second: Any, dimension: int) -> fx.Node:

@@ -35,6 +35,10 @@ _OPTIONS: dict[str, Any] = {"force_layout_optimization": True}
 """Channels last: merged convolutions take in twice what they give out, for which torch.compile would not do it."""
 
 
+_NORMS = ("_batch_norm", "_layer_norm", "_group_norm", "_rms_norm")
+"""In the names of torch's own norms: none is left where `norms.py` stands in for them."""
+
+
 class UntraceableError(RuntimeError):
     """A loss that would not do the same in a graph as it does in Python."""
 
@@ -43,7 +47,10 @@ class UntraceableError(RuntimeError):
 class Traced(SecondOrder):
     """Exact, and fast where the same losses are differentiated again and again.
 
-    Losses are told apart as functions: give the same function at every call, and shapes that stay.
+    Losses are told apart as functions: give the same function at every call. What is made of each is kept.
+
+    Gradients are those of the traced operations. A loss that stops gradients (`detach`, `no_grad`) or has a backward
+    pass of its own is not for it: only what its operations do is seen.
 
     Attributes:
         compile: Compile the graphs by torch.compile: a minute at first use, then several times as fast on a GPU.
@@ -60,7 +67,9 @@ class Traced(SecondOrder):
         def product(direction: Vector) -> Vector:
             nonlocal residuals
             with torch.no_grad():
-                first, then = self._once("products", loss, lambda: self._linearised(loss, point, fixed))
+                first, then = self._once(
+                    "products", loss, (*point, *fixed), lambda: self._linearised(loss, point, fixed)
+                )
                 if residuals is None:
                     residuals = first(*point, *fixed)
                 result: Vector = then(*residuals, *_laid_out_as(point, direction))
@@ -84,7 +93,7 @@ class Traced(SecondOrder):
     def gradient(self, loss: PureLoss, params: Vector, inputs: Vector) -> tuple[Tensor, OptionalVector]:
         """The mean loss and its gradient, by reverse mode."""
         point = detached((*params, *inputs), requires_grad=True)
-        graph = self._once("gradient", loss, lambda: self._graph(_value(loss, len(params)), detached(point)))
+        graph = self._once("gradient", loss, point, lambda: self._graph(_value(loss, len(params)), detached(point)))
         with torch.enable_grad():
             value = graph(*point)
             if not value.requires_grad:
@@ -94,25 +103,35 @@ class Traced(SecondOrder):
     def _slopes(self, loss: PureLoss, params: Vector, direction: Vector, leaves: Vector) -> Tensor:
         arguments = (*detached(params), *_laid_out_as(params, direction))
         function = _tangent_of(loss, len(params))
-        graph = self._once("slopes", loss, lambda: self._graph(function, (*arguments, *detached(leaves))))
+        everything = (*arguments, *detached(leaves))
+        graph = self._once("slopes", loss, everything, lambda: self._graph(function, everything))
         with torch.enable_grad(), _memory_budget():
             slope: Tensor = graph(*arguments, *leaves)
         return slope
 
-    def _once(self, kind: str, loss: PureLoss, make: Callable[[], Any]) -> Any:
-        key = (kind, loss)
+    def _once(self, kind: str, loss: PureLoss, arguments: Vector, make: Callable[[], Any]) -> Any:
+        key = (kind, loss, *((tensor.shape, tensor.dtype) for tensor in arguments))
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
 
     def _graph(self, function: Callable[..., Any], arguments: Vector) -> Callable[..., Any]:
-        return self._finished(merge_convolutions(traced(function, arguments)))
+        graph = traced(function, arguments)
+        for node in graph.graph.nodes:
+            if any(name in str(node.target) for name in _NORMS):
+                raise UntraceableError(
+                    f"the loss calls {node.target}, whose derivative torch has wrong here; use torch.nn.functional's"
+                )
+        return self._finished(merge_convolutions(graph))
 
     def _linearised(self, loss: PureLoss, point: Vector, inputs: Vector) -> tuple[Callable[..., Any], ...]:
         count = len(point)
         directions = tuple(torch.empty_like(tensor) for tensor in point)  # other tensors, or they would count as θ
-        graph = merge_convolutions(traced(_product(loss, count), (*point, *directions, *inputs)))
-        parts = linearised(graph, range(count, 2 * count))
+        arguments = (*point, *directions, *inputs)
+        graph = traced(_product(loss, count), arguments)
+        # Nothing is written in place any more: what is written would have to stay within one of the parts.
+        graph = traced(torch.func.functionalize(graph, remove="mutations"), arguments)
+        parts = linearised(merge_convolutions(graph), range(count, 2 * count))
         return tuple(self._finished(part) for part in parts)
 
     def _finished(self, graph: fx.GraphModule) -> Callable[..., Any]:
@@ -158,9 +177,13 @@ def traced(function: Callable[..., Any], arguments: Vector) -> fx.GraphModule:
     """The function as a graph of tensor operations, for arguments of these shapes."""
     from torch.fx.experimental.proxy_tensor import make_fx  # which takes a while to import
 
+    trace = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)
     with _decomposed_norms(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*torch.jit.script.*", category=Warning)
-        graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*arguments)
+        try:
+            graph: fx.GraphModule = trace(*arguments)
+        except Exception as error:  # of many kinds, from many places in torch
+            raise UntraceableError(f"the loss cannot be traced ({type(error).__name__}: {error})") from error
     for node in graph.graph.nodes:
         tags = getattr(node.target, "tags", ())
         if torch.Tag.nondeterministic_seeded in tags:

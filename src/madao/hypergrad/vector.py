@@ -35,11 +35,9 @@ def dot(first: Vector, second: Vector) -> Tensor:
 
 
 def norm(vector: Vector) -> Tensor:
-    """Euclidean length, that of each part in its own precision, all in float64."""
-    lengths = torch._foreach_norm([at_least_single(part) for part in vector])  # few launches for many tensors
-    if len({length.dtype for length in lengths}) > 1:
-        lengths = tuple(length.double() for length in lengths)
-    length: Tensor = torch.linalg.vector_norm(torch.stack(list(lengths)), dtype=torch.float64)
+    """Euclidean length, in float64. Few launches for many tensors."""
+    lengths = torch._foreach_norm(list(vector), 2, torch.float64)
+    length: Tensor = torch.linalg.vector_norm(torch.stack(list(lengths)))
     return length
 
 

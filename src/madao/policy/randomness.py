@@ -45,7 +45,10 @@ class OwnRandomness(nn.Module):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Go on from a saved random state; on a device this machine lacks, from the seed."""
-        self.manual_seed(state["seed"])
+        # A generator that is there stays: CUDA graphs hold it.
+        self.seed = state["seed"]
+        for name in self._generators.keys() - state["generators"].keys():
+            del self._generators[name]
         for name, generator_state in state["generators"].items():
             try:
                 self.generator(name).set_state(generator_state.cpu())

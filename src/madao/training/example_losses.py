@@ -34,8 +34,9 @@ class ExampleLosses:
         own: tuple[Tensor, Callable[[Tensor], Tensor]] | None,
     ) -> None:
         self.losses, self.model, self.targets, self.part, self.own = losses, model, targets, part, own
-        images = None if own is None else id(own[0])
-        self.identity = (id(model.model), model.mode, id(targets), part.start, part.stop, images)
+        images, transform = (None, None) if own is None else (id(own[0]), own[1])
+        how = (losses, id(model.model), model.mode, model.autocast, transform)
+        self.identity = (*how, id(targets), part.start, part.stop, images)
 
     def __call__(self, params: dict[str, Tensor], inputs: Tensor) -> Tensor:
         """One value an example."""

@@ -1,6 +1,7 @@
 """Functions of tensors recorded once as a CUDA graph and replayed: one launch where there were hundreds."""
 
 import dataclasses
+import traceback
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -8,6 +9,9 @@ import torch
 from torch import Tensor
 
 from madao.policy.randomness import OwnRandomness
+
+_MOST = 16
+"""Graphs of one recorder: where there would be more, something that should stay changes at every call."""
 
 Result = TypeVar("Result")
 Tensors = tuple[Tensor, ...]
@@ -19,6 +23,17 @@ class _Recording(Generic[Result]):
     calls: int = 0
     graph: torch.cuda.CUDAGraph | None = None
     result: Result | None = None
+
+
+class SharedMemory:
+    """A pool of memory for graphs that are never replayed at the same time."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Let graphs to come have a pool of their own: a recording that failed leaves its pool unusable."""
+        self.handle = torch.cuda.graph_pool_handle()
 
 
 class Recorder(Generic[Result]):
@@ -33,7 +48,7 @@ class Recorder(Generic[Result]):
         name: Of what it does, for that line: "training steps".
         random: Modules whose random numbers it draws.
         say: Where the line goes.
-        pool: Memory the graphs share with those of others, never replayed at the same time.
+        memory: What the graphs share with those of others.
         otherwise: What does the same without a graph. By default the function itself, whose own errors are then errors.
         before: Calls before a graph is recorded: optimizers' state, compiled code and kernels' plans come into being.
     """
@@ -44,11 +59,11 @@ class Recorder(Generic[Result]):
         name: str,
         random: Sequence[OwnRandomness],
         say: Callable[[str], None],
-        pool: Any = None,
+        memory: SharedMemory | None = None,
         otherwise: Callable[[Any, Tensors], Result] | None = None,
         before: int = 3,
     ) -> None:
-        self.function, self.name, self.random, self.say, self.pool = function, name, random, say, pool
+        self.function, self.name, self.random, self.say, self.memory = function, name, random, say, memory
         self.otherwise, self.before = otherwise, before
         self.failed = False
         self._stream: torch.cuda.Stream | None = None
@@ -58,8 +73,15 @@ class Recorder(Generic[Result]):
         """What the function returns."""
         if self.failed:
             return (self.otherwise or self.function)(key, tensors)
+        with torch.cuda.device(tensors[0].device):
+            return self._recorded(key, tensors)
+
+    def _recorded(self, key: Hashable, tensors: Tensors) -> Result:
         place = (key, *((tensor.shape, tensor.dtype) for tensor in tensors))
         recording = self._recordings.get(place)
+        if recording is None and len(self._recordings) == _MOST:
+            self._give_up(f"it was asked for {_MOST} things of different kinds or shapes")
+            return self(key, tensors)
         if recording is None:
             static = tuple(tensor.detach().clone() for tensor in tensors)
             recording = self._recordings[place] = _Recording(static)
@@ -73,28 +95,29 @@ class Recorder(Generic[Result]):
         return recording.result
 
     def _not_yet(self, key: Hashable, recording: _Recording[Result]) -> Result:
+        if recording.calls <= self.before and self.otherwise is None:
+            return self._aside(key, recording.static)
         try:
             if recording.calls <= self.before:
                 return self._aside(key, recording.static)
-        except Exception as error:
-            if self.otherwise is None:
-                raise
-            return self._give_up(error, key, recording)
-        try:
             self._record(key, recording)
         except Exception as error:
-            return self._give_up(error, key, recording)
-        assert recording.graph is not None
+            reason = f"{type(error).__name__}: {error}"
+            traceback.clear_frames(error.__traceback__)  # which hold what the failed call had made
+        if recording.graph is None:
+            self._give_up(reason)
+            return self(key, recording.static)
         assert recording.result is not None
         recording.graph.replay()
         return recording.result
 
-    def _give_up(self, error: Exception, key: Hashable, recording: _Recording[Result]) -> Result:
+    def _give_up(self, reason: str) -> None:
         self.failed = True
         self._recordings.clear()
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        self.say(f"{self.name} run without a CUDA graph, which could not be recorded: {reason}")
-        return (self.otherwise or self.function)(key, recording.static)
+        if self.otherwise is not None:
+            self.function = self.otherwise  # and nothing is kept of what the other made
+        torch.cuda.empty_cache()
+        self.say(f"{self.name} run without a CUDA graph, which could not be recorded: {' '.join(reason.split())[:200]}")
 
     def _aside(self, key: Hashable, tensors: Tensors) -> Result:
         """A call on a stream of its own, as what is recorded later has to have run before."""
@@ -117,11 +140,13 @@ class Recorder(Generic[Result]):
         before = [generator.clone_state() for generator in everyone]
         torch.cuda.synchronize()
         try:
-            with torch.cuda.graph(graph, pool=self.pool):
+            with torch.cuda.graph(graph, pool=None if self.memory is None else self.memory.handle):
                 result = self.function(key, recording.static)
         except Exception:
             for generator, state in zip(everyone, before, strict=True):
                 generator.graphsafe_set_state(state)
+            if self.memory is not None:
+                self.memory.renew()
             raise
         recording.graph, recording.result = graph, result
 

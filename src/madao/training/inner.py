@@ -2,14 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from madao.policy import AugmentationPolicy, Standard, StandardDraw
 from madao.policy.randomness import OwnRandomness
-from madao.training.graph import Recorder
+from madao.training.graph import Recorder, SharedMemory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,13 +85,17 @@ class GraphedStep:
         step: What is recorded.
         random: Modules whose random numbers the step draws.
         say: Where it says that it could not be recorded.
-        pool: Memory shared with other graphs.
+        memory: What its graphs share with others.
     """
 
     def __init__(
-        self, step: InnerStep, random: Sequence[OwnRandomness], say: Callable[[str], None], pool: Any = None
+        self,
+        step: InnerStep,
+        random: Sequence[OwnRandomness],
+        say: Callable[[str], None],
+        memory: SharedMemory | None = None,
     ) -> None:
-        self.recorder = Recorder(self._run, "training steps", random, say, pool)
+        self.recorder = Recorder(self._run, "training steps", random, say, memory)
         self.step = step
 
     def __call__(self, images: Tensor, labels: Tensor, augment: bool) -> Trained:

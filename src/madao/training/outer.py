@@ -21,16 +21,22 @@ from madao.hypergrad import (
     Term,
     Traced,
     Unaugmented,
+    vector,
 )
 from madao.hypergrad.estimators import Estimator
 from madao.hypergrad.hvp import SecondOrder
 from madao.hypergrad.hypergradient import LinearSolver, Unread, unread
 from madao.hypergrad.pure import Mode, original
+from madao.hypergrad.traced import UntraceableError
 from madao.hypergrad.unrolled import Unrolled
 from madao.policy import Policy
 from madao.policy.standard import normalise
 from madao.training.example_losses import ExampleLosses, Loss, per_example
-from madao.training.graph import Recorder
+from madao.training.graph import Recorder, SharedMemory
+
+_CHECKED = 16
+_TOLERANCE = 0.02
+"""How far traced code may be off the reference, relative, on so many images. Both round, TF32 included."""
 
 _LOGGER = logging.getLogger("madao")
 
@@ -137,6 +143,8 @@ class PolicyOptimizer:
         if estimator is None:
             estimator = Relaxed() if isinstance(self.solver, Unrolled) else Influence(Unaugmented())
         self.estimator = estimator
+        if isinstance(hvp, Traced):
+            raise ValueError("Traced keeps what it makes of every batch; leave hvp alone and call record(print)")
         self.hvp, self.transform, self.weight_decay, self.clip = hvp, transform, weight_decay, clip
         self.inner_mode, self.outer_mode, self.autocast, self.seed = inner_mode, outer_mode, autocast, seed
         self.microbatch, self.curvature_batch, self.check_every = microbatch, curvature_batch, check_every
@@ -181,7 +189,10 @@ class PolicyOptimizer:
             return None
         outer_steps = self.updates + self.skipped
         check = self.check_every > 0 and outer_steps % self.check_every == 0
-        start = () if self._solution is None else tuple(self._solution.values())
+        names = PureModel(self.model).params.keys()
+        if self._solution is not None and self._solution.keys() != names:
+            self._solution = None  # parameters were frozen, or thawed, since
+        start = () if self._solution is None else tuple(self._solution[name] for name in names)
         device = next(original(self.model).parameters()).device
         tensors = (*train_batch, *self._next_validation(validation), *start)
         found = self._estimate(
@@ -201,20 +212,51 @@ class PolicyOptimizer:
         self._update(found.grads, stats.grad_norm)
         return OuterStep(stats, applied=True)
 
-    def record(self, say: Callable[[str], None], compile: bool = False, pool: Any = None) -> None:
+    def record(self, say: Callable[[str], None], compile: bool = False, memory: SharedMemory | None = None) -> None:
         """Let outer steps on a GPU be CUDA graphs of traced code.
 
-        For transforms that draw no random numbers and are the same functions at every call. What cannot be recorded
-        runs as it did.
+        For transforms that draw no random numbers and are the same functions at every call. The traced gradient is
+        compared with the reference once, on a few images. What differs there, or cannot be recorded, runs as it did;
+        so do microbatches, whose memory a graph would hold all at once.
 
         Args:
             say: Where it says that it could not be recorded.
             compile: Whether the traced code is compiled.
-            pool: Memory shared with other graphs.
+            memory: What the graphs share with others.
         """
-        traced = functools.partial(self._estimated, Traced(compile))
+        if self.microbatch is not None:
+            return
+        traced, checked = Traced(compile), False
+
+        def estimated(asked: Asked, tensors: tuple[Tensor, ...]) -> Unread:
+            nonlocal checked
+            if not checked:
+                self._check_traced(asked, tensors)
+                checked = True
+            return self._estimated(traced, asked, tensors)
+
         reference = functools.partial(self._estimated, self.hvp)
-        self._estimate = Recorder(traced, "outer steps", [self.policy], say, pool, reference, before=1)
+        self._estimate = Recorder(estimated, "outer steps", [self.policy], say, memory, reference, before=1)
+
+    def _check_traced(self, asked: "Asked", tensors: tuple[Tensor, ...]) -> None:
+        """Raise unless traced code has the reference's gradient on the first few images, in full precision."""
+        batches = 4 + asked.rest  # what comes after them is no batch
+        few = tuple(tensor[:_CHECKED].clone() if i < batches else tensor for i, tensor in enumerate(tensors))
+        state, autocast = self.policy.get_extra_state(), self.autocast
+        self.autocast = None
+        try:
+            found = self._estimated(Traced(), asked, few).grads
+            self.policy.set_extra_state(state)
+            expected = self._estimated(self.hvp, asked, few).grads
+        finally:
+            self.autocast = autocast
+            self.policy.set_extra_state(state)
+        difference = vector.norm(vector.add(found, expected, -1.0)) / vector.norm(expected).clamp(min=1e-30)
+        if not difference <= _TOLERANCE:
+            raise UntraceableError(
+                f"traced, the model has another gradient (off by {float(difference):.1%}): it stops gradients, or has "
+                "a backward pass of its own"
+            )
 
     def _update(self, gradients: Sequence[Tensor], norm: float) -> None:
         scale = self.clip / norm if self.clip is not None and norm > self.clip else 1.0

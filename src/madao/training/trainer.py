@@ -30,6 +30,7 @@ from madao.training.ema import WeightAverage
 from madao.training.errors import UserError, out_of_memory
 from madao.training.evaluate import Score, evaluate
 from madao.training.events import Events
+from madao.training.graph import SharedMemory
 from madao.training.inner import GraphedStep, InnerStep
 from madao.training.interrupt import Interrupted, StopRequest, stop_requests
 from madao.training.meter import Meter
@@ -152,11 +153,11 @@ class Trainer:
         def say(line: str) -> None:
             self.console.say(f"{self.title}: {line}")
 
-        pool = torch.cuda.graph_pool_handle()  # one for all: they take turns
+        memory = SharedMemory()  # inner and outer steps take turns
         if self.learning is not None:
-            self.learning.outer.record(say, compile, pool)
+            self.learning.outer.record(say, compile, memory)
         random = [self.standard, *([] if self.policy is None else [self.policy])]
-        return GraphedStep(step, random, say, pool)
+        return GraphedStep(step, random, say, memory)
 
     @property
     def steps_per_epoch(self) -> int:
