@@ -96,10 +96,11 @@ def test_the_others_are_moved_four_times_each(planted: str) -> None:
     for plain, moved in zip(splits(digits())[1:], splits(digits(planted))[1:], strict=True):
         assert torch.equal(moved.labels, plain.labels.repeat(4))
         copies = moved.images.reshape(4, 449, 1, 16, 16)
-        assert (copies != plain.images).flatten(2).any(2).float().mean() > 0.9
+        most = 0.4 if planted == "invert" else 0.9  # every second one is inverted
+        assert (copies != plain.images).flatten(2).any(2).float().mean() > most
         for i in range(4):
             for j in range(i):
-                assert (copies[i] != copies[j]).flatten(1).any(1).float().mean() > 0.9
+                assert (copies[i] != copies[j]).flatten(1).any(1).float().mean() > most
     validation, test = splits(digits(planted))[1:]
     for part, seed in ((validation, 1), (test, 2)):
         plain = splits(digits())[seed]
@@ -122,6 +123,13 @@ def test_rotation_is_pillows() -> None:
         for image in images
     ]
     assert (result[:, 0] - torch.from_numpy(np.stack(expected))).abs().max() < 1.5
+
+
+def test_every_second_image_is_inverted() -> None:
+    images = some(2)
+    result = SHIFTS["invert"](images, torch.tensor([[0.3, -0.3], [0.0, 0.0]]))
+    assert torch.equal(result[0], 1 - images[0])
+    assert torch.equal(result[1], images[1])
 
 
 def test_each_image_has_a_strength_of_its_own() -> None:
@@ -220,5 +228,5 @@ def test_side_resizes_every_split() -> None:
 def test_an_unknown_shift_is_refused() -> None:
     with pytest.raises(DataError) as caught:
         digits("rotation")
-    expected = "--data.planted must be one of rotate, translate, shear, brightness, none, got 'rotation'"
+    expected = "--data.planted must be one of rotate, translate, shear, brightness, invert, none, got 'rotation'"
     assert str(caught.value) == expected

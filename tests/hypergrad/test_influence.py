@@ -73,7 +73,7 @@ def problem(draw: Draw, images: Tensor = IMAGES, labels: Tensor = LABELS) -> Pro
         inputs=POLICY.apply(images, draw),
         inner=lambda p, x: losses(p, x, labels),
         outer=outer,
-        log_prob=POLICY.log_prob(draw),
+        log_prob=POLICY.effect_log_prob(draw),
         classes=labels,
         plain=images,
     )

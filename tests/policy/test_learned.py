@@ -199,6 +199,26 @@ def test_log_probability_of_a_draw() -> None:
     torch.testing.assert_close(policy.log_prob(every).exp().sum(), torch.tensor(1.0))
 
 
+def test_log_probability_of_what_an_image_goes_through() -> None:
+    """The sum over all draws that do the same to it."""
+    policy = uneven(stages=1)
+    choices = torch.cartesian_prod(torch.arange(14), torch.arange(2)).T
+    ones = torch.ones(1, choices.shape[1])
+    every = Draw(choices[:1], choices[1:].bool(), ones, ones)
+    probability, effect = policy.log_prob(every).exp(), policy.effect_log_prob(every).exp()
+    applied = every.applied[0]
+    torch.testing.assert_close(effect[applied], probability[applied])
+    torch.testing.assert_close(effect[~applied], probability[~applied].sum().expand(14))
+    gradient = torch.autograd.grad(effect[~applied].log().sum(), policy.selection_logits)[0]
+    likely = policy.application < policy.application.mean()  # to be skipped
+    assert gradient[likely].mean() > gradient[~likely].mean()
+    two = uneven()
+    draw = two.sample(torch.empty(50, 3, 1, 1))
+    both = draw.applied.all(0)
+    torch.testing.assert_close(two.effect_log_prob(draw)[both], two.log_prob(draw)[both])
+    assert (two.effect_log_prob(draw) >= two.log_prob(draw) - 1e-6).all()
+
+
 def test_no_global_random_state() -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()

@@ -89,5 +89,5 @@ def _epoch(run: RunDirectory, epoch: int, error: float, learns: bool) -> None:
             "grad_norm": 0.1,
             "products": 1,
         }
-        health |= {"residual": 0.9, "status": "truncated", "applied": 1}
+        health |= {"residual": 0.9, "status": "truncated", "applied": 1, "signal_selection": 0.02}
         run.append_rows("outer.csv", [{**health, "step": 10 * epoch + 2 * i} for i in range(5)])

@@ -14,7 +14,7 @@ from tests.report.runs import write_run
 def test_every_chart_is_there_with_a_caption(tmp_path: Path) -> None:
     charts = charts_of(read_run(write_run(tmp_path / "run")))
     assert [chart.key for chart in charts] == [
-        *("selection", "application", "magnitude", "loss", "error", "norms", "residual", "time", "memory"),
+        *("selection", "application", "magnitude", "loss", "error", "norms", "signal", "residual", "time", "memory"),
     ]
     assert all(len(chart.caption) > 60 and chart.title for chart in charts)
 

@@ -67,7 +67,7 @@ def test_every_figure_is_drawn_and_nothing_leaves_the_file(browser: Browser, one
     page = browser.open(one, width, 900, dark=dark, touch=width < 500)
     found = figures(page)
     assert [*found] == [
-        *("selection", "application", "magnitude", "loss", "error", "norms", "residual", "time", "memory"),
+        *("selection", "application", "magnitude", "loss", "error", "norms", "signal", "residual", "time", "memory"),
     ]
     panels = {"selection": 2, "application": 2, "magnitude": 11}
     for name, figure in found.items():

@@ -103,7 +103,7 @@ def test_the_gradient_is_that_of_the_estimator(estimator: Any) -> None:
         lambda p, x: F.cross_entropy(pure(p, x), TRAIN[1], reduction="none"),
         lambda p, _: F.cross_entropy(pure(p, VALIDATION[0]), VALIDATION[1]),
         inputs=other.apply(TRAIN[0], draw),
-        log_prob=other.log_prob(draw),
+        log_prob=other.effect_log_prob(draw),
     )
     expected = hypergradient(problem, Identity(1.0), estimator=estimator).grads
     for now, then, gradient in zip(policy.parameters(), before, expected, strict=True):

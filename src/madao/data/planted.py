@@ -39,20 +39,27 @@ def _brightness(images: Tensor, strength: Tensor) -> Tensor:
     return (images * (1 + 0.8 * strength[0]).reshape(-1, 1, 1, 1)).clamp(0, 1)
 
 
+def _invert(images: Tensor, strength: Tensor) -> Tensor:
+    return torch.where(strength[0].reshape(-1, 1, 1, 1) > 0, 1 - images, images)
+
+
 SHIFTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "rotate": _rotate,
     "translate": _translate,
     "shear": _shear,
     "brightness": _brightness,
+    "invert": _invert,
     "none": lambda images, _: images,
 }
-"""By name: rotation to ±30°, translation to ±25 % of each side, shear to ±0.5, brightness by a factor of 0.2 to 1.8."""
+"""By name: rotation to ±30°, translation to ±25 % of each side, shear to ±0.5, brightness by a factor of 0.2 to
+1.8, every second image inverted."""
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "rotate": ("Rotate",),
     "translate": ("TranslateX", "TranslateY"),
     "shear": ("ShearX", "ShearY"),
     "brightness": ("Brightness",),
+    "invert": ("Invert",),
     "none": (),
 }
 """The operations that undo each shift: what a policy should find."""

@@ -11,6 +11,7 @@ from madao.hypergrad.neumann import Neumann
 from madao.hypergrad.nystrom import Nystrom
 from madao.hypergrad.problem import Problem, Term
 from madao.hypergrad.pure import PureModel
+from madao.hypergrad.signal import RunningSignal, agreement, expected_agreement, signal_to_noise, t_values
 from madao.hypergrad.stats import Stats, Status
 from madao.hypergrad.traced import Traced
 from madao.hypergrad.unrolled import Momentum, Unrolled
@@ -34,11 +35,16 @@ __all__ = [
     "Problem",
     "PureModel",
     "Relaxed",
+    "RunningSignal",
     "Stats",
     "Status",
     "Term",
     "Traced",
     "Unaugmented",
     "Unrolled",
+    "agreement",
+    "expected_agreement",
     "hypergradient",
+    "signal_to_noise",
+    "t_values",
 ]

@@ -28,7 +28,7 @@ class Policy(AugmentationPolicy):
 
     Two ways to a gradient. `sample(relaxed=True)` gives draws that carry the paper's relaxed derivative: Gumbel-softmax
     through u_i / stop_gradient(u_i), a relaxed Bernoulli, the operation's own derivative in the magnitude.
-    `log_prob(draw)` is what a score-function estimator needs. Neither is used by `policy(images)`, which
+    `effect_log_prob(draw)` is what a score-function estimator needs. Neither is used by `policy(images)`, which
     leaves the policy alone, so that the training loss cannot pull at it.
 
     Args:
@@ -118,6 +118,17 @@ class Policy(AugmentationPolicy):
         application = self.application_logits.gather(1, draw.choice)
         log_application = F.logsigmoid(torch.where(draw.applied, application, -application))
         return (log_selection + log_application).sum(0)
+
+    def effect_log_prob(self, draw: Draw) -> Tensor:
+        """The log P of what each image goes through, `[B]`, differentiable; what a score-function estimator wants.
+
+        Σ_k log(π_i p_i) where operation i is applied, log Σ_i π_i (1 − p_i) where none is. Which operation it was that
+        is not applied makes no difference to the image, so that its score would be noise and nothing else.
+        """
+        log_selection = self.selection_logits.log_softmax(-1)
+        applied = (log_selection + F.logsigmoid(self.application_logits)).gather(1, draw.choice)
+        nothing = (log_selection + F.logsigmoid(-self.application_logits)).logsumexp(-1, keepdim=True)
+        return torch.where(draw.applied, applied, nothing).sum(0)
 
     def spec(self) -> PolicySpec:
         """The policy as it is now, as plain numbers in real units, for files and people."""

@@ -146,9 +146,27 @@ def health_charts(run: Run) -> list[Chart]:
                 logarithmic=True,
             )
         )
+    signals = [
+        Series(kind, *thinned(*_known(steps, _floored(outer.get(f"signal_{kind}", []), 1e-5))), style)
+        for style, kind in enumerate(("selection", "application", "magnitude"))
+        if any(value is not None for value in outer.get(f"signal_{kind}", ()))
+    ]
+    if signals:
+        charts.append(
+            Chart(
+                "signal",
+                "Signal in the policy's gradient",
+                "The squared signal-to-noise ratio of one outer step, from what consecutive steps have in common. At "
+                "0.01 it takes some hundred steps until the signal outweighs the noise. On the lower edge: no signal "
+                "that can be told from noise.",
+                [Panel(signals)],
+                x_label="step",
+                y_label="signal ÷ noise",
+                logarithmic=True,
+            )
+        )
     # A logarithmic axis has no zero: what is solved lies on its lower edge.
-    measured = [None if value is None else max(value, 1e-9) for value in outer.get("residual", [])]
-    residual = _known(steps, measured)
+    residual = _known(steps, _floored(outer.get("residual", []), 1e-9))
     if residual[0]:
         charts.append(
             Chart(
@@ -197,7 +215,7 @@ def cost_charts(run: Run) -> list[Chart]:
             Chart(
                 "memory",
                 "Memory",
-                "Peak memory: on a GPU what tensors took there, within outer steps and outside of them; on the CPU the "
+                "Peak memory: on a GPU what torch held there, before the first outer step and after; on the CPU the "
                 "most the whole process has taken so far, where the two cannot be told apart.",
                 [Panel(memory)],
                 y_label="MiB",
@@ -208,6 +226,10 @@ def cost_charts(run: Run) -> list[Chart]:
 
 def _column(table: Table, name: str) -> list[float]:
     return [value or 0.0 for value in table.get(name, ())]
+
+
+def _floored(values: Sequence[float | None], least: float) -> list[float | None]:
+    return [None if value is None else max(value, least) for value in values]
 
 
 def _known(x: Sequence[float], y: Sequence[float | None]) -> tuple[list[float], list[float | None]]:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from madao.training.errors import UserError
 
-Planted = Literal["rotate", "translate", "shear", "brightness", "none"]
+Planted = Literal["rotate", "translate", "shear", "brightness", "invert", "none"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class DataConfig:
         workers: Processes that decode images. By default one a core, at most four.
         memory: Decoded images live on the device if they take at most so many GiB; otherwise workers read them.
         on_error: What a corrupt image does: stop, or be counted and skipped.
-        planted: Of digits: rotate, translate, shear, brightness or none, a shift of validation and test digits.
+        planted: Of digits: rotate, translate, shear, brightness, invert or none, a shift of validation and test digits.
     """
 
     name: str | None = None

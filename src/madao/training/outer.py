@@ -27,6 +27,7 @@ from madao.hypergrad.estimators import Estimator
 from madao.hypergrad.hvp import SecondOrder
 from madao.hypergrad.hypergradient import LinearSolver, Unread, unread
 from madao.hypergrad.pure import Mode, original
+from madao.hypergrad.signal import RunningSignal
 from madao.hypergrad.traced import UntraceableError
 from madao.hypergrad.unrolled import Unrolled
 from madao.policy import Policy
@@ -50,10 +51,13 @@ class OuterStep:
     Attributes:
         stats: The health of the hypergradient.
         applied: Whether the policy was updated. It is not where the hypergradient diverges or is not finite.
+        signal: Of each kind of parameter, the squared signal-to-noise ratio of a step, as far as recent steps tell
+            (`RunningSignal`). Empty at first.
     """
 
     stats: Stats
     applied: bool
+    signal: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,6 +158,9 @@ class PolicyOptimizer:
             raise ValueError(
                 "the optimizer holds no parameter of the policy that learns; build it on policy.parameters()"
             )
+        learns = [name for name, parameter in policy.named_parameters() if parameter.requires_grad]
+        self._kinds = [name.removesuffix("_logits") for name in learns]
+        self._signal = RunningSignal()
         self._losses = per_example(loss)
         self.calls = self.updates = self.skipped = 0
         self._validation: tuple[Any, Iterator[Batch]] | None = None
@@ -209,8 +216,9 @@ class PolicyOptimizer:
                 "outer step at call %d skipped (%d so far): %s", self.calls, self.skipped, stats.status.value
             )
             return OuterStep(stats, applied=False)
+        self._signal.update(found.grads)
         self._update(found.grads, stats.grad_norm)
-        return OuterStep(stats, applied=True)
+        return OuterStep(stats, applied=True, signal=dict(zip(self._kinds, self._signal.ratios() or (), strict=False)))
 
     def record(self, say: Callable[[str], None], compile: bool = False, memory: SharedMemory | None = None) -> None:
         """Let outer steps on a GPU be CUDA graphs of traced code.
@@ -274,7 +282,8 @@ class PolicyOptimizer:
     def state_dict(self) -> dict[str, Any]:
         """Counters, the optimizer's state and the solver's; the policy's own state is the policy's to save."""
         counters = {name: getattr(self, name) for name in ("calls", "updates", "skipped")}
-        return {**counters, "optimizer": self.optimizer.state_dict(), "solution": self._solution}
+        state = {"optimizer": self.optimizer.state_dict(), "signal": self._signal.state_dict()}
+        return {**counters, **state, "solution": self._solution}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
@@ -282,6 +291,8 @@ class PolicyOptimizer:
             setattr(self, name, int(state[name]))
         self.optimizer.load_state_dict(state["optimizer"])
         device = next(original(self.model).parameters()).device
+        if "signal" in state:
+            self._signal.load_state_dict(state["signal"], device)
         solution = state.get("solution")
         self._solution = None if solution is None else {name: value.to(device) for name, value in solution.items()}
 
@@ -304,7 +315,7 @@ class PolicyOptimizer:
             if isinstance(self.estimator, Influence):
                 draw = draw.pathwise()
             inputs = inner_transform(self.policy.apply(floats, draw))
-            log_prob = self.policy.log_prob(draw)
+            log_prob = self.policy.effect_log_prob(draw)
         params = PureModel(self.model).params
         curved = None if self.curvature_batch is None else min(self.curvature_batch, len(images))
         problem = Problem(

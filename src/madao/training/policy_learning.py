@@ -1,5 +1,6 @@
 """How the trainer feeds the policy's optimizer: which images, when, and by which estimator."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -140,7 +141,8 @@ def _health(step: int, outer: OuterStep) -> dict[str, Any]:
     stats = outer.stats
     names = ("outer_loss", "v_norm", "q_norm", "residual", "grad_norm", "products")
     numbers = {name: getattr(stats, name) for name in names}
-    return {"step": step, **numbers, "status": stats.status.name.lower(), "applied": int(outer.applied)}
+    signal = {f"signal_{kind}": ratio for kind, ratio in outer.signal.items() if math.isfinite(ratio)}
+    return {"step": step, **numbers, **signal, "status": stats.status.name.lower(), "applied": int(outer.applied)}
 
 
 def _solver(settings: OuterConfig) -> Amortized | Neumann | Identity:

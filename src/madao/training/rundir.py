@@ -29,7 +29,9 @@ METRICS = (
     "outer_skipped",
 )
 TIMING = ("epoch", "step", "seconds", "images_per_second", "outer_seconds", "memory_mib", "outer_memory_mib")
-OUTER = ("epoch", "step", "outer_loss", "v_norm", "q_norm", "residual", "grad_norm", "products", "status", "applied")
+_SIGNALS = ("signal_selection", "signal_application", "signal_magnitude")
+_NUMBERS = ("outer_loss", "v_norm", "q_norm", "residual", "grad_norm", "products")
+OUTER = ("epoch", "step", *_NUMBERS, *_SIGNALS, "status", "applied")
 _TABLES = {"metrics.csv": METRICS, "timing.csv": TIMING, "outer.csv": OUTER}
 
 # What may differ when a run is resumed: where and how it runs, not what it computes.
