@@ -159,3 +159,19 @@ def test_the_accuracy_benchmark_runs(tmp_path: Path) -> None:
     assert len(cases) == 3
     for case in cases.values():
         assert 0.99 < case["all"]["median"] <= 1 + 1e-9
+
+
+def test_the_signal_benchmark_runs(tmp_path: Path) -> None:
+    settings = ["--epochs=1", "--batch_size=64", "--augment.crop=none", "--tensorboard=false"]
+    main(["train", *settings, "--augment.method=uniform", f"--out={tmp_path / 'run'}"])
+    script = ROOT / "benchmarks" / "gradient_signal.py"
+    chosen = "--variants=paper|2 draws|leave one out, v averaged"
+    arguments = [sys.executable, str(script), str(tmp_path / "run"), "--steps=4", "--warm=1", chosen]
+    result = subprocess.run([*arguments, f"--output={tmp_path / 'out.json'}"], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    variants = json.loads((tmp_path / "out.json").read_text())["variants"]
+    assert len(variants) == 3
+    for row in variants.values():
+        assert -1 <= row["selection"]["agreement"] <= 1
+        assert row["milliseconds"] > 0
+        assert len(row["favours"]) == 5

@@ -43,6 +43,7 @@ PUBLIC = {
     },
     "madao.hypergrad": {
         "Amortized",
+        "Averaged",
         "BatchMean",
         "ClassMean",
         "ConjugateGradient",
@@ -61,6 +62,7 @@ PUBLIC = {
         "PureModel",
         "Relaxed",
         "RunningSignal",
+        "SameExample",
         "Stats",
         "Status",
         "Term",

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from madao.hypergrad import (
     Amortized,
+    Averaged,
     ConjugateGradient,
     Hypergradient,
     Identity,
@@ -191,7 +192,7 @@ def test_noise_averages_out() -> None:
 
 @pytest.mark.parametrize("solver", [Neumann(3, 0.1), ConjugateGradient(3), Identity(0.1), Nystrom(2, 0.1), None])
 def test_no_other_solver_takes_a_start(solver: LinearSolver | None) -> None:
-    with pytest.raises(ValueError, match=r"only Amortized\(\) goes on from a start, got "):
+    with pytest.raises(ValueError, match=r"only Amortized\(\) and Averaged\(\) go on from a start, got "):
         hypergradient(KNOWN.problem, solver, start=random(6, seed=30))
 
 
@@ -213,3 +214,20 @@ def test_a_start_must_hold_tensors() -> None:
 def test_bad_knobs(build: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_averages_forget_as_the_decay_says() -> None:
+    v, start = (torch.tensor([1.0, -2.0]),), (torch.tensor([4.0, 4.0]),)
+    solver = Averaged(scale=0.5, decay=0.75)
+    assert torch.equal(solver.solve(_unused, v).vector[0], torch.tensor([0.5, -1.0]))
+    found = solver.solve(_unused, v, start)
+    torch.testing.assert_close(found.vector[0], torch.tensor([3 + 0.125, 3 - 0.25]))
+    assert found.products == 0
+    assert found.status is Status.TRUNCATED
+    for settings in ({"scale": 0.0}, {"decay": 1.0}):
+        with pytest.raises(ValueError, match=f"{next(iter(settings))} must be"):
+            Averaged(**settings)
+
+
+def _unused(direction: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    raise AssertionError("no product is needed")

@@ -19,6 +19,7 @@ from madao.hypergrad import (
     Problem,
     PureModel,
     Relaxed,
+    SameExample,
     Term,
     Unaugmented,
     hypergradient,
@@ -139,6 +140,7 @@ BASELINES: dict[str, Baseline] = {
     "leave one out": LeaveOneOut(),
     "class mean": ClassMean(),
     "unaugmented": Unaugmented(),
+    "same example": SameExample(),
 }
 
 
@@ -150,7 +152,11 @@ def samples() -> dict[str, Tensor]:
     for _ in range(250):
         draw = POLICY.sample(IMAGES, generator, relaxed=True).pathwise()
         for name, baseline in BASELINES.items():
-            grads = hypergradient(problem(draw), Identity(1.0), estimator=Influence(baseline), check=False).grads
+            given = problem(draw)
+            if name == "same example":  # whose draws have to follow each other
+                images, labels = (tensor.repeat_interleave(COPIES, 0) for tensor in (BASE, BASE_LABELS))
+                given = dataclasses.replace(problem(draw, images, labels), draws=COPIES)
+            grads = hypergradient(given, Identity(1.0), estimator=Influence(baseline), check=False).grads
             found[name].append(torch.cat([g.flatten() for g in grads]))
     return {name: torch.stack(values) for name, values in found.items()}
 
@@ -167,7 +173,7 @@ def test_the_estimate_is_unbiased(name: str, samples: dict[str, Tensor]) -> None
     error = values.mean(0) - exact
     deviation = values.std(0) / len(values) ** 0.5
     assert (error.abs() < 4.5 * deviation + 1e-12).all(), (error / deviation).abs().max()
-    if name in ("class mean", "unaugmented"):  # of so little variance that the mean itself can be seen
+    if name in ("class mean", "unaugmented", "same example"):  # of so little variance that the mean itself can be seen
         assert F.cosine_similarity(values.mean(0), exact, dim=0) > 0.95
 
 
@@ -177,7 +183,7 @@ def test_baselines_lower_the_variance(samples: dict[str, Tensor], capsys: pytest
     with capsys.disabled():
         ratios = ", ".join(f"{name} {v / variance['none']:.2f}" for name, v in variance.items() if name != "none")
         print(f"\nvariance of the score part beside no baseline: {ratios}")
-    for name in ("leave one out", "class mean", "unaugmented"):
+    for name in ("leave one out", "class mean", "unaugmented", "same example"):
         assert variance[name] < variance["none"], name
 
 
@@ -189,6 +195,13 @@ def test_baselines_by_hand() -> None:
     torch.testing.assert_close(ClassMean()(batch), torch.tensor([4.0, 3.5, 1.5, 3.0]))
     torch.testing.assert_close(Unaugmented()(batch), torch.arange(4.0))
     assert LeaveOneOut()(Batch(influence[:1], None, None)).item() == 0
+    torch.testing.assert_close(SameExample()(Batch(influence, None, None, 2)), torch.tensor([2.0, 1.0, 3.0, 6.0]))
+    torch.testing.assert_close(
+        SameExample()(Batch(torch.tensor([1.0, 2.0, 6.0]), None, None, 3)), torch.tensor([4.0, 3.5, 1.5])
+    )
+    for draws in (1, 3):
+        with pytest.raises(ValueError, match=f"needs two draws .* got {draws} for 4 rows"):
+            SameExample()(Batch(influence, None, None, draws))
 
 
 def test_relaxed_and_influence_agree_on_what_is_not_discrete() -> None:

@@ -18,6 +18,7 @@ from madao.hypergrad import (
     Problem,
     PureModel,
     Relaxed,
+    SameExample,
     Status,
     Unrolled,
     hypergradient,
@@ -304,3 +305,29 @@ def test_a_foreign_optimizer_and_batches_of_three() -> None:
 def test_mistakes(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build(**settings)
+
+
+def test_several_draws_of_each_image_are_one_larger_batch() -> None:
+    """What the policy is drawn for, the targets and what goes with the images are repeated alike."""
+    seen: list[Tensor] = []
+
+    def transform(images: Tensor, numbers: Tensor) -> Tensor:
+        seen.append(numbers)
+        return images
+
+    model, estimator = network(dropout=0.0), Influence(SameExample())
+    repeated = [tensor.repeat_interleave(3, 0) for tensor in TRAIN]
+    policies = [Policy(seed=5), Policy(seed=5)]
+    settings: dict[str, Any] = {"every": 1, "estimator": Influence(LeaveOneOut()), "solver": Identity(1.0), "clip": 1e9}
+    several = PolicyOptimizer(policies[0], model, draws=3, **settings)
+    one = PolicyOptimizer(policies[1], model, **settings)
+    steps = several.step((*TRAIN, torch.arange(24)), VALIDATION, transform), one.step((*repeated,), VALIDATION)
+    assert torch.equal(seen[0], torch.arange(24).repeat_interleave(3))
+    assert steps[0] is not None
+    assert steps[1] is not None
+    assert steps[0].stats.grad_norm == pytest.approx(steps[1].stats.grad_norm, rel=1e-5)
+    step = PolicyOptimizer(Policy(), model, draws=3, **settings | {"estimator": estimator}).step(TRAIN, VALIDATION)
+    assert step is not None
+    assert step.applied
+    with pytest.raises(ValueError, match="draws must be at least 1, got 0"):
+        build(draws=0)

@@ -1,12 +1,13 @@
 """Hypergradients: the gradient of an outer loss through the solution of an inner problem. Knows nothing of images."""
 
 from madao.hypergrad.amortized import Amortized
+from madao.hypergrad.averaged import Averaged
 from madao.hypergrad.cg import ConjugateGradient
 from madao.hypergrad.estimators import Influence, Relaxed
 from madao.hypergrad.hvp import DoubleBackward, FiniteDifference, ForwardOverReverse
 from madao.hypergrad.hypergradient import Hypergradient, hypergradient
 from madao.hypergrad.identity import Identity
-from madao.hypergrad.influence import BatchMean, ClassMean, LeaveOneOut, NoBaseline, Unaugmented
+from madao.hypergrad.influence import BatchMean, ClassMean, LeaveOneOut, NoBaseline, SameExample, Unaugmented
 from madao.hypergrad.neumann import Neumann
 from madao.hypergrad.nystrom import Nystrom
 from madao.hypergrad.problem import Problem, Term
@@ -18,6 +19,7 @@ from madao.hypergrad.unrolled import Momentum, Unrolled
 
 __all__ = [
     "Amortized",
+    "Averaged",
     "BatchMean",
     "ClassMean",
     "ConjugateGradient",
@@ -36,6 +38,7 @@ __all__ = [
     "PureModel",
     "Relaxed",
     "RunningSignal",
+    "SameExample",
     "Stats",
     "Status",
     "Term",

@@ -24,6 +24,7 @@ class Setting:
         hyper: φ.
         log_prob: log P of each example's draw, differentiable in φ.
         classes: The class of each example.
+        draws: How many draws of one example follow each other.
         plain: The inputs before any draw.
     """
 
@@ -33,6 +34,7 @@ class Setting:
     hyper: Vector
     log_prob: Tensor | None = None
     classes: Tensor | None = None
+    draws: int = 1
     plain: Vector | None = None
 
     def directional(self, q: Vector, second_order: SecondOrder) -> tuple[Tensor, Tensor, Vector]:
@@ -98,8 +100,8 @@ class Influence:
     Unbiased also where the draw is discrete, which no relaxation is.
 
     Attributes:
-        baseline: What is taken from each example's influence: `LeaveOneOut()`, `ClassMean()`, `Unaugmented()`,
-            `BatchMean()`, `NoBaseline()`, or your own function of a `Batch`.
+        baseline: What is taken from each example's influence: `LeaveOneOut()`, `ClassMean()`, `SameExample()`,
+            `Unaugmented()`, `BatchMean()`, `NoBaseline()`, or your own function of a `Batch`.
     """
 
     baseline: Baseline = dataclasses.field(default_factory=LeaveOneOut)
@@ -124,7 +126,7 @@ class Influence:
             slopes = [second_order.slopes(loss, setting.params, q, setting.plain) for loss, _ in setting.terms]
             return torch.cat([slope.reshape(-1) for slope in slopes])
 
-        batch = Batch(influence, setting.classes, plain_influence if setting.plain is not None else None)
+        batch = Batch(influence, setting.classes, plain_influence if setting.plain is not None else None, setting.draws)
         advantage = (influence - self.baseline(batch)) * weights
         score = torch.autograd.grad(
             setting.log_prob,

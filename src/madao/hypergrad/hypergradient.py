@@ -11,6 +11,7 @@ from torch import Tensor
 
 from madao.hypergrad import vector
 from madao.hypergrad.amortized import Amortized
+from madao.hypergrad.averaged import Averaged
 from madao.hypergrad.estimators import Estimator, Relaxed, Setting
 from madao.hypergrad.hvp import ForwardOverReverse, PureLoss, SecondOrder
 from madao.hypergrad.neumann import Neumann
@@ -18,6 +19,9 @@ from madao.hypergrad.problem import Loss, Problem, Term, as_terms, check_loss
 from madao.hypergrad.stats import RUNAWAY, TOLERANCE, Solution, Stats, Status, measured_status, series_status
 from madao.hypergrad.unrolled import Unrolled
 from madao.hypergrad.vector import Operator, Vector
+
+CARRIED = (Amortized, Averaged)
+"""Solvers that go on from the solution of the call before."""
 
 
 class LinearSolver(Protocol):
@@ -89,11 +93,12 @@ def hypergradient(
     Args:
         problem: What is differentiated.
         solver: How H⁻¹ v is approximated: `Neumann` (the default), `ConjugateGradient`, `Identity`, `Nystrom`; or
-            `Unrolled`, which differentiates through inner steps instead; or `Amortized`, which goes on from `start`.
+            `Unrolled`, which differentiates through inner steps instead; or `Amortized` and `Averaged`, which go on
+            from `start`.
         hvp: How products with H are made: `ForwardOverReverse` (the default), `DoubleBackward`, `FiniteDifference`.
         estimator: How q becomes a gradient in φ: `Relaxed` (the default) or `Influence`.
         check: Whether one more product is spent on measuring the residual ‖v − H q‖ / ‖v‖.
-        start: For `Amortized`: the `solution` of the call before.
+        start: For `Amortized` and `Averaged`: the `solution` of the call before.
     """
     found = unread(problem, solver, hvp, estimator, check, start)
     solution = None
@@ -132,10 +137,10 @@ def unread(
 
     inner, outer = pure(problem.inner, "inner"), pure(problem.outer, "outer")
     plain = None if problem.plain is None else vector.flatten(problem.plain, "plain")[0]
-    setting = Setting(params, inputs, inner, hyper, problem.log_prob, problem.classes, plain)
+    setting = Setting(params, inputs, inner, hyper, problem.log_prob, problem.classes, problem.draws, plain)
 
-    if start is not None and not isinstance(solver, Amortized):
-        raise ValueError(f"only Amortized() goes on from a start, got {solver!r}")
+    if start is not None and not isinstance(solver, CARRIED):
+        raise ValueError(f"only Amortized() and Averaged() go on from a start, got {solver!r}")
     if isinstance(solver, Unrolled):
         return _unrolled(solver, setting, outer, problem.weight_decay, estimator)
     outer_loss, v, direct = _outer_gradient(outer, params, inputs, second_order)

@@ -25,11 +25,13 @@ class Batch:
         influence: a_b, `[B]`.
         classes: The class of each example, `[B]`, where the problem has them.
         plain_influence: Gives the influence of the same examples not augmented, `[B]`, by a forward-mode pass.
+        draws: How many draws of one example follow each other.
     """
 
     influence: Tensor
     classes: Tensor | None
     plain_influence: Callable[[], Tensor] | None
+    draws: int = 1
 
 
 class Baseline(Protocol):
@@ -80,6 +82,22 @@ class ClassMean:
         others = same.sum(1) - 1
         within = (same @ influence - influence) / others.clamp(min=1)
         return torch.where(others > 0, within, LeaveOneOut()(batch))
+
+
+@dataclasses.dataclass(frozen=True)
+class SameExample:
+    """The mean over the other draws of the same example. Unbiased; needs two draws of each, or more."""
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """Needs `Problem.draws`."""
+        if batch.draws < 2 or len(batch.influence) % batch.draws:
+            raise ValueError(
+                "the baseline SameExample needs two draws of every example or more; give Problem(draws=…), or "
+                f"PolicyOptimizer(draws=…), got {batch.draws} for {len(batch.influence)} rows"
+            )
+        groups = batch.influence.reshape(-1, batch.draws)
+        others = (groups.sum(1, keepdim=True) - groups) / (batch.draws - 1)
+        return others.reshape(-1)
 
 
 @dataclasses.dataclass(frozen=True)

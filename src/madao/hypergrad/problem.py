@@ -35,6 +35,7 @@ class Problem:
         weight_decay: λ of λ/2 ‖θ‖² in f, where the inner optimizer has it and the loss does not.
         log_prob: For `Influence`: log P of what was drawn for each example, `[B]`, differentiable in φ.
         classes: For the baseline `ClassMean`: the class of each example, `[B]`.
+        draws: For the baseline `SameExample`: how many draws of one example follow each other in the batch.
         plain: For the baseline `Unaugmented`: the inputs as they were before any draw, in the form of `inputs`.
     """
 
@@ -47,6 +48,7 @@ class Problem:
     weight_decay: float = 0.0
     log_prob: Tensor | None = None
     classes: Tensor | None = None
+    draws: int = 1
     plain: Any = None
 
 

@@ -23,6 +23,7 @@ class ExampleLosses:
         targets: Of the whole batch.
         part: Which examples.
         own: Images, and what turns them into inputs, where those that are given do not matter.
+        draws: Inputs that follow each other for each of the targets.
     """
 
     def __init__(
@@ -32,11 +33,13 @@ class ExampleLosses:
         targets: Tensor,
         part: slice,
         own: tuple[Tensor, Callable[[Tensor], Tensor]] | None,
+        draws: int = 1,
     ) -> None:
         self.losses, self.model, self.targets, self.part, self.own = losses, model, targets, part, own
+        self.draws = draws
         images, transform = (None, None) if own is None else (id(own[0]), own[1])
         how = (losses, id(model.model), model.mode, model.autocast, transform)
-        self.identity = (*how, id(targets), part.start, part.stop, images)
+        self.identity = (*how, id(targets), part.start, part.stop, images, draws)
 
     def __call__(self, params: dict[str, Tensor], inputs: Tensor) -> Tensor:
         """One value an example."""
@@ -44,7 +47,8 @@ class ExampleLosses:
             images, transform = self.own
             inputs = transform(normalise(images))
         # In float32, as mixed-precision training has the logits for its loss.
-        return self.losses(raised(self.model(params, inputs[self.part])), self.targets[self.part])
+        targets = self.targets.repeat_interleave(self.draws, 0) if self.draws > 1 else self.targets
+        return self.losses(raised(self.model(params, inputs[self.part])), targets[self.part])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ExampleLosses) and self.identity == other.identity

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from madao.hypergrad import (
-    Amortized,
     Influence,
     Neumann,
     Problem,
@@ -25,7 +24,7 @@ from madao.hypergrad import (
 )
 from madao.hypergrad.estimators import Estimator
 from madao.hypergrad.hvp import SecondOrder
-from madao.hypergrad.hypergradient import LinearSolver, Unread, unread
+from madao.hypergrad.hypergradient import CARRIED, LinearSolver, Unread, unread
 from madao.hypergrad.pure import Mode, original
 from madao.hypergrad.signal import RunningSignal
 from madao.hypergrad.traced import UntraceableError
@@ -106,6 +105,7 @@ class PolicyOptimizer:
         microbatch: Most examples in one pass, to save memory. Changes results where examples of a batch depend on each
             other, as under BatchNorm in training mode.
         curvature_batch: How many examples of the training batch the Hessian is taken over. By default all.
+        draws: How many times the policy draws for each training image, for the baseline `SameExample`.
         autocast: Half-precision dtype of the forward passes, if any.
         check_every: The residual of the linear system is measured in one of so many outer steps; 0 for never.
         seed: Which random numbers dropout sees.
@@ -129,6 +129,7 @@ class PolicyOptimizer:
         clip: float | None = None,
         microbatch: int | None = None,
         curvature_batch: int | None = None,
+        draws: int = 1,
         autocast: torch.dtype | None = None,
         check_every: int = 10,
         seed: int = 0,
@@ -136,7 +137,7 @@ class PolicyOptimizer:
         for name, value, least in (("every", every, 1), ("warmup", warmup, 0), ("check_every", check_every, 0)):
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
-        for name, size in (("microbatch", microbatch), ("curvature_batch", curvature_batch)):
+        for name, size in (("microbatch", microbatch), ("curvature_batch", curvature_batch), ("draws", draws)):
             if size is not None and size < 1:
                 raise ValueError(f"{name} must be at least 1, got {size!r}")
         if clip is not None and not clip > 0:
@@ -152,6 +153,7 @@ class PolicyOptimizer:
         self.hvp, self.transform, self.weight_decay, self.clip = hvp, transform, weight_decay, clip
         self.inner_mode, self.outer_mode, self.autocast, self.seed = inner_mode, outer_mode, autocast, seed
         self.microbatch, self.curvature_batch, self.check_every = microbatch, curvature_batch, check_every
+        self.draws = draws
         self._params = [parameter for parameter in policy.parameters() if parameter.requires_grad]
         held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
         if not self._params or not held & {id(p) for p in self._params}:
@@ -207,7 +209,7 @@ class PolicyOptimizer:
             tuple(tensor.to(device) for tensor in tensors),
         )
         stats = found.read()
-        if isinstance(self.solver, Amortized):
+        if isinstance(self.solver, CARRIED):
             # From where it runs away it starts anew. A graph's result is overwritten by the next.
             self._solution = self._named(found.solution) if stats.usable else None
         if not stats.usable:
@@ -300,6 +302,8 @@ class PolicyOptimizer:
         """The hypergradient. Depends on nothing that changes but its arguments, the model and the policy."""
         images, targets, *rest = tensors[: 2 + asked.rest]
         outer_images, outer_targets, *start = tensors[2 + asked.rest :]
+        if self.draws > 1:
+            images, *rest = (tensor.repeat_interleave(self.draws, 0) for tensor in (images, *rest))
         transform = self.transform or _unchanged
         if asked.transform is None:
             inner_transform = transform
@@ -322,19 +326,25 @@ class PolicyOptimizer:
             params=params,
             hyper=tuple(self._params),
             inputs=inputs,
-            inner=self._terms(self.inner_mode, targets, len(images)),
+            inner=self._terms(self.inner_mode, targets, len(images), draws=self.draws),
             outer=self._terms(self.outer_mode, outer_targets, len(outer_images), (outer_images, transform)),
-            curvature=None if curved is None else self._terms(self.inner_mode, targets, curved),
+            curvature=None if curved is None else self._terms(self.inner_mode, targets, curved, draws=self.draws),
             weight_decay=self.weight_decay,
             log_prob=log_prob,
-            classes=targets,
+            classes=targets.repeat_interleave(self.draws, 0) if self.draws > 1 else targets,
+            draws=self.draws,
             plain=inner_transform(floats),
         )
         begin = dict(zip(params, start, strict=True)) if asked.goes_on else None
         return unread(problem, self.solver, hvp, self.estimator, check=asked.check, start=begin)
 
     def _terms(
-        self, mode: Mode, targets: Tensor, count: int, own: tuple[Tensor, Callable[[Tensor], Tensor]] | None = None
+        self,
+        mode: Mode,
+        targets: Tensor,
+        count: int,
+        own: tuple[Tensor, Callable[[Tensor], Tensor]] | None = None,
+        draws: int = 1,
     ) -> list[Term]:
         """The loss over the first `count` examples, as microbatches."""
         size = self.microbatch or max(count, 1)
@@ -343,7 +353,7 @@ class PolicyOptimizer:
             part = slice(start, min(start + size, count))
             # Each microbatch has a dropout mask of its own.
             model = PureModel(self.model, mode, self.seed + 1_000_003 * self.calls + start, self.autocast)
-            loss = ExampleLosses(self._losses, model, targets, part, own)
+            loss = ExampleLosses(self._losses, model, targets, part, own, draws)
             terms.append(Term(loss, (part.stop - part.start) / max(count, 1)))
         return terms
 

@@ -1,0 +1,215 @@
+"""How much signal the policy's gradient has, at the weights of a checkpoint: one estimator beside the other.
+
+    python benchmarks/gradient_signal.py RUN [--checkpoint FILE] [--steps 200] [--output FILE]
+
+Weights and policy stay as they are while so many outer gradients are taken, each of other images and other draws. Of
+these: the cosine of the means of two halves (0 is noise, 1 is signal), the squared signal-to-noise ratio of one step,
+time a step, and what the selection's mean gradient favours, with its t-value. On a GPU steps are CUDA graphs as in
+training.
+"""
+
+import argparse
+import dataclasses
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent / "speed"))
+from measure import environment, write
+
+from madao.data import Batches
+from madao.hypergrad import (
+    Averaged,
+    ClassMean,
+    Identity,
+    Influence,
+    LeaveOneOut,
+    Neumann,
+    Relaxed,
+    SameExample,
+    Unaugmented,
+    agreement,
+    signal_to_noise,
+    t_values,
+)
+from madao.policy import Policy
+from madao.training import checkpoint
+from madao.training.config import TrainConfig, from_plain
+from madao.training.inner import crop_and_flip
+from madao.training.outer import Asked, PolicyOptimizer
+from madao.training.rundir import RunDirectory
+from madao.training.trainer import Trainer
+
+FAMILIES = ("selection", "application", "magnitude")
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A way to the gradient.
+
+    Attributes:
+        settings: Of `PolicyOptimizer`.
+        images: Training images a step, as a multiple of the batch size; each is drawn for `draws` times.
+        validation: Validation images a step, likewise.
+    """
+
+    settings: dict[str, Any]
+    images: float = 1
+    validation: float = 1
+
+
+def influence(baseline: Any, **settings: Any) -> dict[str, Any]:
+    """Settings of influence without products, on a model in evaluation mode."""
+    return {"estimator": Influence(baseline), "solver": Identity(1.0), "inner_mode": "eval", **settings}
+
+
+VARIANTS: dict[str, Variant] = {
+    "paper: relaxed, Neumann J=5": Variant({"estimator": Relaxed(), "solver": Neumann(5, 1e-3)}),
+    "relaxed, no products, 4 × validation": Variant({"estimator": Relaxed(), "solver": Identity(1.0)}, validation=4),
+    "influence, training mode, leave one out": Variant(influence(LeaveOneOut(), inner_mode="train")),
+    "influence, leave one out": Variant(influence(LeaveOneOut())),
+    "influence, class mean": Variant(influence(ClassMean())),
+    "influence, unaugmented": Variant(influence(Unaugmented()), images=0.5),
+    "influence, 2 draws an image": Variant(influence(SameExample(), draws=2), images=0.5),
+    "influence, 4 draws an image": Variant(influence(SameExample(), draws=4), images=0.25),
+    "influence, leave one out, 4 × validation": Variant(influence(LeaveOneOut()), validation=4),
+    "influence, leave one out, v averaged": Variant(influence(LeaveOneOut(), solver=Averaged(1.0, 0.95))),
+    "influence, 4 draws, v averaged": Variant(
+        influence(SameExample(), draws=4, solver=Averaged(1.0, 0.95)), images=0.25
+    ),
+    "influence, 4 draws, 4 × images, v averaged": Variant(
+        influence(SameExample(), draws=4, solver=Averaged(1.0, 0.95)), images=1
+    ),
+}
+
+
+def loaded(arguments: argparse.Namespace, folder: str) -> Trainer:
+    """The run as its checkpoint left it; with `--fresh` under a policy that has not learned anything yet."""
+    directory = RunDirectory(Path(arguments.run))
+    saved = directory.saved_config()
+    if saved is None:
+        sys.exit(f"{arguments.run} is no run directory: it has no config.yaml")
+    config: TrainConfig = from_plain(saved)
+    data = config.data if arguments.root is None else dataclasses.replace(config.data, root=arguments.root)
+    augment = dataclasses.replace(config.augment, method="madao")
+    config = dataclasses.replace(
+        config, data=data, augment=augment, device=arguments.device, out=str(Path(folder) / "run"), resume=False
+    )
+    trainer = Trainer(config)
+    path = directory.checkpoints.folder / checkpoint.LAST if arguments.checkpoint is None else arguments.checkpoint
+    state = checkpoint.read(path)
+    trainer.network.load_state_dict(state["model"])
+    learned = state.get("policy") is not None and saved["augment"]["method"] == "madao"
+    if learned and not arguments.fresh and trainer.policy is not None:
+        trainer.policy.load_state_dict(state["policy"])
+    return trainer
+
+
+def gradients(trainer: Trainer, variant: Variant, steps: int, warm: int, compile: bool) -> tuple[list[Tensor], float]:
+    """The gradients of each family, `[steps, parameters]`, and the milliseconds of a step."""
+    assert isinstance(trainer.policy, Policy)
+    config = trainer.config
+    outer = PolicyOptimizer(
+        trainer.policy,
+        trainer.network,
+        trainer.loss,
+        transform=trainer.standard.normalise,
+        weight_decay=config.optimizer.weight_decay,
+        curvature_batch=max(config.batch_size // 4, 1),
+        autocast=trainer.autocast,
+        check_every=0,
+        **variant.settings,
+    )
+    if trainer.device.type == "cuda":
+        outer.record(print, compile)
+    sizes = max(round(config.batch_size * variant.images), 2), max(round(config.batch_size * variant.validation), 2)
+    train, validation = (
+        Batches(images, min(size, len(images)), trainer.device, config.seed + 1).stream(0)
+        for images, size in zip((trainer.splits.train, trainer.splits.validation), sizes, strict=True)
+    )
+    found: list[list[Tensor]] = [[] for _ in FAMILIES]
+    seconds, solution = [], None
+    for number in range(warm + steps):
+        images, labels = next(train)
+        draw, cropped = crop_and_flip(trainer.standard, images)
+        outer_images, outer_labels = next(validation)
+        start = () if solution is None else tuple(solution)
+        asked = Asked(trainer.standard.after_policy, 2, False, solution is not None)
+        tensors = (cropped, labels, draw.hole_y, draw.hole_x, trainer.standard.centre(outer_images), outer_labels)
+        began = time.perf_counter()
+        result = outer._estimate(asked, (*tensors, *start))
+        stats = result.read()
+        seconds.append(time.perf_counter() - began)
+        if isinstance(outer.solver, Averaged) and result.solution is not None:
+            solution = [part.clone() for part in result.solution]
+        if not stats.usable:
+            raise RuntimeError(f"step {number}: {stats.status.value}")
+        if number >= warm:
+            for family, gradient in zip(found, result.grads, strict=True):
+                family.append(gradient.detach().flatten().double().cpu().clone())
+    return [torch.stack(rows) for rows in found], 1000 * statistics.median(seconds[warm:])
+
+
+def judged(found: list[Tensor], milliseconds: float, policy: Policy) -> dict[str, Any]:
+    """What the gradients say."""
+    row: dict[str, Any] = {"milliseconds": milliseconds}
+    for name, values in zip(FAMILIES, found, strict=True):
+        ratio = signal_to_noise(values)
+        row[name] = {
+            "agreement": agreement(values),
+            "signal_to_noise": ratio,
+            "per_second": 1000 * ratio / milliseconds,
+        }
+    operations = [operation.name for operation in policy.operations]
+    favour = -t_values(found[0]).reshape(policy.stages, -1).mean(0) * policy.stages**0.5
+    best = favour.argsort(descending=True)[:5].tolist()
+    row["favours"] = {operations[index]: round(float(favour[index]), 2) for index in best}
+    row["application_mean_t"] = float(-t_values(found[1]).mean())
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", help="the run directory")
+    parser.add_argument("--checkpoint", type=Path, help="another than the run's last")
+    parser.add_argument("--root", help="where the data lies now")
+    parser.add_argument("--steps", type=int, default=200, help="outer gradients, of both halves together")
+    parser.add_argument("--warm", type=int, default=20, help="steps before, for what is averaged")
+    parser.add_argument("--variants", default="", help="only those whose name contains one of these, separated by |")
+    parser.add_argument("--fresh", action="store_true", help="a policy as it starts, in place of the run's")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--output", metavar="FILE", type=Path)
+    arguments = parser.parse_args()
+    results: dict[str, Any] = environment("torch", "triton", "madao")
+    results["settings"] = {"steps": arguments.steps, "fresh": arguments.fresh}
+    results["variants"] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = loaded(arguments, folder)
+        assert isinstance(trainer.policy, Policy)
+        for name, variant in VARIANTS.items():
+            if not any(part in name for part in arguments.variants.split("|")):
+                continue
+            found, milliseconds = gradients(trainer, variant, arguments.steps, arguments.warm, arguments.compile)
+            row = results["variants"][name] = judged(found, milliseconds, trainer.policy)
+            print(f"{name:<44}{_line(row)}", flush=True)
+            if arguments.output is not None:
+                write(arguments.output, results)
+
+
+def _line(row: dict[str, Any]) -> str:
+    families = "  ".join(
+        f"{name[:3]} {row[name]['agreement']:5.2f} ({row[name]['signal_to_noise']:7.4f})" for name in FAMILIES
+    )
+    return f"{families}  {row['milliseconds']:7.1f} ms  {json.dumps(row['favours'])}"
+
+
+if __name__ == "__main__":
+    main()
