@@ -120,7 +120,7 @@ def exact(trainer: Trainer, case: dict[str, Any], tensors: tuple[Tensor, ...]) -
         inner=inner,
         outer=outer,
         weight_decay=trainer.config.optimizer.weight_decay,
-        log_prob=policy.log_prob(draw),
+        log_prob=policy.effect_log_prob(draw),
         plain=standard.after_policy(doubles, hole_y, hole_x),
     )
     grads: tuple[Tensor, ...] = hypergradient(problem, case["solver"], estimator=case["estimator"]).grads

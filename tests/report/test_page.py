@@ -273,7 +273,7 @@ def test_many_points_do_not_overflow_the_stack(browser: Browser, tmp_path: Path)
     (path,) = write_report([read_run(run)], tmp_path / "report.html", figures=False)
     assert path.stat().st_size < 3e6
     page = browser.open(path)
-    assert len(figures(page)) == 9
+    assert len(figures(page)) == 10
     assert page.console == []
     page.close()
 
