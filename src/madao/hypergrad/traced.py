@@ -19,6 +19,7 @@ from unittest import mock
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
+from torch._functorch import config as functorch_config
 
 from madao.hypergrad import norms
 from madao.hypergrad.hvp import OptionalVector, PureLoss, SecondOrder
@@ -92,20 +93,16 @@ class Traced(SecondOrder):
 
     def gradient(self, loss: PureLoss, params: Vector, inputs: Vector) -> tuple[Tensor, OptionalVector]:
         """The mean loss and its gradient, by reverse mode."""
-        point = detached((*params, *inputs), requires_grad=True)
-        graph = self._once("gradient", loss, point, lambda: self._graph(_value(loss, len(params)), detached(point)))
-        with torch.enable_grad():
-            value = graph(*point)
-            if not value.requires_grad:
-                return value, (None,) * len(point)
-            return value.detach(), torch.autograd.grad(value, point, allow_unused=True)
+        point = detached((*params, *inputs))
+        graph = self._once("gradient", loss, point, lambda: self._graph(_value(loss, len(params)), point))
+        return super().gradient(lambda p, i: graph(*p, *i), params, inputs)
 
     def _slopes(self, loss: PureLoss, params: Vector, direction: Vector, leaves: Vector) -> Tensor:
         arguments = (*detached(params), *_laid_out_as(params, direction))
         function = _tangent_of(loss, len(params))
         everything = (*arguments, *detached(leaves))
         graph = self._once("slopes", loss, everything, lambda: self._graph(function, everything))
-        with torch.enable_grad(), _memory_budget():
+        with torch.enable_grad(), functorch_config.patch(activation_memory_budget=_MEMORY_BUDGET):
             slope: Tensor = graph(*arguments, *leaves)
         return slope
 
@@ -201,14 +198,4 @@ def _decomposed_norms() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name in ("batch_norm", "layer_norm", "rms_norm", "group_norm", "instance_norm"):
             stack.enter_context(mock.patch.object(F, name, getattr(norms, name)))
-        yield
-
-
-@contextlib.contextmanager
-def _memory_budget() -> Iterator[None]:
-    config = getattr(torch._functorch, "config", None)
-    if config is None or not hasattr(config, "activation_memory_budget"):
-        yield
-        return
-    with config.patch(activation_memory_budget=_MEMORY_BUDGET):
         yield

@@ -211,7 +211,8 @@ class PolicyOptimizer:
         stats = found.read()
         if isinstance(self.solver, CARRIED):
             # From where it runs away it starts anew. A graph's result is overwritten by the next.
-            self._solution = self._named(found.solution) if stats.usable else None
+            solution = [part.clone() for part in found.solution or ()]
+            self._solution = dict(zip(names, solution, strict=True)) if stats.usable else None
         if not stats.usable:
             self.skipped += 1
             _LOGGER.warning(
@@ -276,10 +277,6 @@ class PolicyOptimizer:
         for parameter in self._params:
             parameter.grad = None
         self.updates += 1
-
-    def _named(self, solution: Sequence[Tensor] | None) -> dict[str, Tensor] | None:
-        names = PureModel(self.model).params
-        return None if solution is None else dict(zip(names, (part.clone() for part in solution), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
         """Counters, the optimizer's state and the solver's; the policy's own state is the policy's to save."""
