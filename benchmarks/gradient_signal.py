@@ -80,6 +80,13 @@ VARIANTS: dict[str, Variant] = {
     "influence, 2 draws an image": Variant(influence(SameExample(), draws=2), images=0.5),
     "influence, 4 draws an image": Variant(influence(SameExample(), draws=4), images=0.25),
     "influence, leave one out, 4 × validation": Variant(influence(LeaveOneOut()), validation=4),
+    "influence, leave one out, 16 × images, 8 × validation": Variant(influence(LeaveOneOut()), 16, 8),
+    "influence, leave one out, 16 × images, 8 × validation, v averaged": Variant(
+        influence(LeaveOneOut(), solver=Averaged(1.0, 0.95)), 16, 8
+    ),
+    "influence, training mode, 16 × images, 8 × validation": Variant(
+        influence(LeaveOneOut(), inner_mode="train"), 16, 8
+    ),
     "influence, leave one out, v averaged": Variant(influence(LeaveOneOut(), solver=Averaged(1.0, 0.95))),
     "influence, 4 draws, v averaged": Variant(
         influence(SameExample(), draws=4, solver=Averaged(1.0, 0.95)), images=0.25
@@ -122,7 +129,7 @@ def gradients(trainer: Trainer, variant: Variant, steps: int, warm: int, compile
         trainer.loss,
         transform=trainer.standard.normalise,
         weight_decay=config.optimizer.weight_decay,
-        curvature_batch=max(config.batch_size // 4, 1),
+        curvature_batch=max(config.batch_size // 8, 1),
         autocast=trainer.autocast,
         check_every=0,
         **variant.settings,

@@ -65,11 +65,11 @@ class Size:
 class Ranges:
     """Over what is varied, one at a time."""
 
-    terms: tuple[int, ...] = (0, 1, 2, 5, 10, 20)
-    batch: tuple[int, ...] = (32, 64, 128, 256, 512)
-    side: tuple[int, ...] = (16, 32, 64, 128)
+    terms: tuple[int, ...] = (0, 2, 5, 10)
+    batch: tuple[int, ...] = (32, 128, 512)
+    side: tuple[int, ...] = (32, 64, 128)
     width: tuple[int, ...] = (1, 2, 4, 10)
-    unrolled_steps: tuple[int, ...] = (1, 2, 5, 10, 20)
+    unrolled_steps: tuple[int, ...] = (1, 2, 5, 10)
     every: tuple[int, ...] = (1, 5, 10, 30, 60, 120)
 
 
@@ -113,6 +113,7 @@ class Bench:
         said: list[str] = []
         if recorded:
             outer.record(said.append)
+            outer._check_traced = lambda *_: None  # type: ignore[method-assign]  # a minute of all points together
         outer_seconds, memory = self._median(lambda: outer.step(training, validation), recorded, before)
         inner_step = _training_step(model, self.autocast)
         if recorded:

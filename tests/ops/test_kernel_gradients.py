@@ -336,14 +336,9 @@ def test_a_relaxed_draw_is_applied_and_differentiated_in_a_cuda_graph() -> None:
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         step()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            step()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph):  # which fails where the host waits
         found = step()
     images.copy_(torch.rand(images.shape, device=DEVICE))
     graph.replay()

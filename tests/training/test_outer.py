@@ -331,3 +331,43 @@ def test_several_draws_of_each_image_are_one_larger_batch() -> None:
     assert step.applied
     with pytest.raises(ValueError, match="draws must be at least 1, got 0"):
         build(draws=0)
+
+
+def test_powers_of_the_hessian_that_do_not_count_are_left_out() -> None:
+    """Each tenth of a per cent of the series, as the last check found it."""
+    outer = build(solver=Neumann(5, 1e-3, 0.01), check_every=3, estimator=Relaxed())
+    found = [outer.step(TRAIN, VALIDATION) for _ in range(6)]
+    products = [step.stats.products for step in found if step is not None]
+    assert products[0] == products[3] == 6  # all, and the residual's
+    assert products[1] == products[2] < 5
+    resumed = build(solver=Neumann(5, 1e-3, 0.01), check_every=3, estimator=Relaxed())
+    resumed.load_state_dict(outer.state_dict())
+    resumed.updates += 1  # as if the step of the check were just done
+    after = resumed.step(TRAIN, VALIDATION)
+    assert after is not None
+    assert after.stats.products == products[1]
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e-2])
+def test_a_shortened_series_gives_the_same_gradient(scale: float) -> None:
+    def gradient(tolerance: float) -> Tensor:
+        policy = Policy()
+        optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
+        solver = Neumann(5, scale, tolerance)
+        outer = PolicyOptimizer(
+            policy, network(0.0), every=1, solver=solver, estimator=Relaxed(), check_every=2, optimizer=optimizer
+        )
+        outer.step(TRAIN, VALIDATION)
+        before = torch.cat([p.flatten() for p in snapshot(policy)])
+        outer.step(TRAIN, VALIDATION)
+        return torch.cat([p.flatten() for p in snapshot(policy)]) - before
+
+    exact, short = gradient(0.0), gradient(0.02)
+    assert 0 < (short - exact).norm() < 0.02 * exact.norm()
+
+
+def test_a_long_series_is_summed_as_it_was() -> None:
+    outer = build(solver=Neumann(5, 0.5, 0.01), check_every=2, estimator=Relaxed())
+    found = [outer.step(TRAIN, VALIDATION) for _ in range(2)]
+    assert [step.stats.products for step in found if step is not None] == [6, 5]
+    assert outer._products is None

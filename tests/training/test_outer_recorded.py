@@ -2,6 +2,7 @@
 
 import copy
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from madao.hypergrad import Amortized, Identity, Influence, Neumann, Relaxed, Tr
 from madao.hypergrad.traced import UntraceableError
 from madao.policy import Policy, Standard
 from madao.training.outer import Asked, PolicyOptimizer
+from madao.training.precision import full_precision
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 needs_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
@@ -24,6 +26,13 @@ CASES: dict[str, dict[str, Any]] = {
     "microbatches": {"estimator": Relaxed(), "solver": Neumann(2, 0.01), "microbatch": 5},
     "curvature of a part": {"estimator": Relaxed(), "solver": Neumann(2, 0.1), "curvature_batch": 4},
 }
+
+
+@pytest.fixture(autouse=True)
+def without_tf32() -> Iterator[None]:
+    """Two ways to one gradient round alike."""
+    with full_precision():
+        yield
 
 
 def network() -> nn.Module:
@@ -97,14 +106,16 @@ def test_recorded_steps_learn_as_the_reference_does(name: str) -> None:
         assert steps[1].applied
         assert steps[1].stats.outer_loss == pytest.approx(steps[0].stats.outer_loss, rel=1e-3)
         assert steps[1].stats.grad_norm == pytest.approx(steps[0].stats.grad_norm, rel=2e-2)
+        for a, b in zip(plain.policy.parameters(), recorded.policy.parameters(), strict=True):
+            assert torch.allclose(a, b, atol=2e-2)
+            b.data.copy_(a)  # a draw may hang on the last bit
         for outer in (plain, recorded):  # the weights move, and both see it
             with torch.no_grad():
                 for parameter in outer.model.parameters():
                     parameter.mul_(0.99)
     assert not said
-    for a, b in zip(plain.policy.parameters(), recorded.policy.parameters(), strict=True):
-        assert torch.allclose(a, b, atol=2e-2)
-        assert not torch.allclose(a, torch.full_like(a, float(a.flatten()[0])))
+    for a in recorded.policy.parameters():
+        assert not torch.allclose(a, a.detach().flatten()[0].expand_as(a))
 
 
 @needs_gpu

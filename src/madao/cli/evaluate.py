@@ -47,9 +47,9 @@ def evaluate(
         raise UserError(f"{run} is no run directory: it has no config.yaml")
     config = from_plain(saved)
     weights = weights or config.test_with
-    autocast = set_precision(config.precision)
     data = config.data if root is None else dataclasses.replace(config.data, root=root)
     where = pick_device(device)
+    autocast = set_precision(config.precision, where)
     state: dict[str, Any] | None
     state = checkpoint.read(directory.best) if weights == "best" else directory.checkpoints.load()
     if state is None:

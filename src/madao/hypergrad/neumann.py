@@ -1,6 +1,7 @@
 """The Neumann series (Lorraine et al., 2020), which is the paper's."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import torch
@@ -8,6 +9,11 @@ import torch
 from madao.hypergrad import vector
 from madao.hypergrad.stats import Solution, Status, series_status
 from madao.hypergrad.vector import Operator, Vector
+
+
+_MOST_POWERS = 8
+"""The longest series that is summed by powers of H: at αH = 2, which is where it ceases to converge, the summands of
+the next are 3⁹ times as long as what is left of their sum."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,16 +25,21 @@ class Neumann:
     Attributes:
         steps: J.
         scale: α.
+        tolerance: Part of q for which those who solve again and again, as `PolicyOptimizer` does, may leave out powers
+            of H; 0 for none. See `PowerSeries`. No matter to `solve`, nor for more than 8 steps.
     """
 
     steps: int = 5
     scale: float = 1e-3
+    tolerance: float = 0.0
 
     def __post_init__(self) -> None:
         if self.steps < 0:
             raise ValueError(f"steps must be at least 0, got {self.steps}")
         if not self.scale > 0:
             raise ValueError(f"scale must be above 0, got {self.scale}")
+        if not 0 <= self.tolerance < 1:
+            raise ValueError(f"tolerance must be at least 0 and below 1, got {self.tolerance}")
 
     def solve(self, operator: Operator, v: Vector) -> Solution:
         """Sum the series."""
@@ -40,7 +51,73 @@ class Neumann:
             norms.append(vector.norm(term))
         return Solution(vector.scaled(partial_sum, self.scale), torch.stack(norms), None, self.steps, _judge)
 
+    @property
+    def shortens(self) -> bool:
+        """Whether powers of H may be left out."""
+        return self.tolerance > 0 and 1 <= self.steps <= _MOST_POWERS
+
+    def powers(self, products: int) -> "PowerSeries":
+        """The same series by powers of H, up to so many."""
+        return PowerSeries(self.steps, self.scale, products)
+
+
+@dataclasses.dataclass(frozen=True)
+class PowerSeries:
+    """The Neumann series by powers of H, the highest of which may be left out.
+
+        α Σ_{j=0..J} (I − αH)^j v = α Σ_{k=0..J} C(J+1, k+1) (−αH)^k v
+
+    Where αH is small a few powers, of which each costs a product, are as good as all. Where it is not the sum cancels,
+    and `Neumann` is the way to it.
+
+    Attributes:
+        steps: J.
+        scale: α.
+        products: The highest power that is summed.
+    """
+
+    steps: int
+    scale: float
+    products: int
+
+    def solve(self, operator: Operator, v: Vector) -> Solution:
+        """Sum the powers. The norms are the lengths of the summands over α."""
+        power, total, last = v, vector.scaled(v, float(self.steps + 1)), v
+        norms = [vector.norm(total)]
+        for k in range(1, self.products + 1):
+            power = vector.scaled(operator(power), -self.scale)
+            factor = math.comb(self.steps + 1, k + 1)
+            total = vector.add(total, power, factor)
+            norms.append(factor * vector.norm(power))
+            if self.products == self.steps:
+                last = vector.add(last, power, math.comb(self.steps, k))  # (I − αH)^J v
+        relative = vector.norm(last) / vector.norm(v).clamp(min=1e-300) if self.products == self.steps else None
+        lengths = torch.stack(norms)
+        return Solution(vector.scaled(total, self.scale), lengths, relative, self.products, _judge_powers)
+
+    @staticmethod
+    def enough(lengths: Sequence[float], tolerance: float) -> int | None:
+        """The fewest products after which what is left out is at most this part of q, by the triangle inequality.
+
+        Args:
+            lengths: Of all summands.
+            tolerance: The part.
+
+        Returns:
+            None where the sum may cancel, so that none may be left out.
+        """
+        least = lengths[0] - sum(lengths[1:])  # the sum is no shorter
+        if not least > 0:
+            return None
+        return next(k for k in range(len(lengths)) if sum(lengths[k + 1 :]) <= tolerance * least)
+
 
 def _judge(norms: Sequence[float], residual: float | None) -> Status:
     # v − H q is the first term left out, and no longer than the last one where the series converges.
     return series_status(norms, norms[-1] / norms[0] if norms[0] > 0 else 0.0)
+
+
+def _judge_powers(norms: Sequence[float], last: float | None) -> Status:
+    # Of all powers, the last term of the series tells what it tells `_judge`; of some, a summand that was small has to
+    # be small.
+    return series_status([1.0, last], last) if last is not None else series_status((norms[0], norms[-1]), None)

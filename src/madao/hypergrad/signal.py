@@ -64,7 +64,9 @@ class RunningSignal:
         """Take in the gradient of a step, in parts that are judged apart. The host does not wait."""
         now = [gradient.detach().flatten().double() for gradient in gradients]
         if self._last is not None:
-            rows = [torch.stack([g @ last, (g @ g + last @ last) / 2]) for g, last in zip(now, self._last, strict=True)]
+            pairs = zip(now, self._last, strict=True)
+            # Not as matrix products: cuBLAS would take a workspace of 32 MiB for them.
+            rows = [torch.stack([(g * last).sum(), (g * g + last * last).sum() / 2]) for g, last in pairs]
             found = torch.stack(rows)
             means = torch.zeros_like(found) if self._means is None else self._means
             self._means = self.decay * means + (1 - self.decay) * found

@@ -173,6 +173,8 @@ class OuterConfig:
         train_batch_size: Training images in one outer step. By default the batch that was just trained on.
         curvature_batch_size: Of those, how many the Hessian is taken over. By default all.
         steps: Terms of the Neumann series, J of the paper.
+        tolerance: Part of the Neumann series for which high powers of the Hessian are left out, as measured at every
+            tenth outer step; 0 for none.
         scale: Step of the Neumann series, or of the amortized solver.
         damping: Added to the Hessian by the amortized solver: one over the horizon it looks ahead.
         clip: Longest gradient of the policy that is used as it is. By default any.
@@ -191,6 +193,7 @@ class OuterConfig:
     train_batch_size: int | None = None
     curvature_batch_size: int | None = None
     steps: int = 5
+    tolerance: float = 0.01
     scale: float = 0.1
     damping: float = 0.01
     clip: float | None = None
@@ -201,6 +204,7 @@ class OuterConfig:
             _at_least(f"outer.{name}", getattr(self, name), 1)
         for name in ("warmup", "lr", "steps", "damping"):
             _at_least(f"outer.{name}", getattr(self, name), 0)
+        _fraction("outer.tolerance", self.tolerance)
         for name in ("scale", "clip"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -237,7 +241,7 @@ class TrainConfig:
         epochs: Passes over the training images.
         batch_size: Images in one step of the optimizer.
         accumulate: Parts in which a batch passes through the model, to save memory.
-        precision: 32, tf32 or bf16.
+        precision: 32, tf32 or bf16. By default bf16 on a GPU that has it, 32 elsewhere.
         ema: Decay of an average of the weights that is evaluated in their place; 0 for none.
         test_with: Weights the test set sees: those of the last epoch, or the best on validation images.
         evaluate_every: Epochs between two evaluations on validation images.
@@ -258,7 +262,7 @@ class TrainConfig:
     epochs: int = 30
     batch_size: int = 128
     accumulate: int = 1
-    precision: Literal["32", "tf32", "bf16"] = "32"
+    precision: Literal["auto", "32", "tf32", "bf16"] = "auto"
     ema: float = 0.0
     test_with: Literal["last", "best"] = "last"
     evaluate_every: int = 1

@@ -26,9 +26,16 @@ class _Recording(Generic[Result]):
 
 
 class SharedMemory:
-    """A pool of memory for graphs that are never replayed at the same time."""
+    """A pool of memory for graphs that are never replayed at the same time, and the stream they are made on.
 
-    def __init__(self) -> None:
+    One stream: the allocator keeps memory for each.
+
+    Args:
+        device: By default the current one.
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.stream = torch.cuda.Stream(device)
         self.renew()
 
     def renew(self) -> None:
@@ -48,7 +55,7 @@ class Recorder(Generic[Result]):
         name: Of what it does, for that line: "training steps".
         random: Modules whose random numbers it draws.
         say: Where the line goes.
-        memory: What the graphs share with those of others.
+        memory: What the graphs share with those of others. By default they share it among themselves.
         otherwise: What does the same without a graph. By default the function itself, whose own errors are then errors.
         before: Calls before a graph is recorded: optimizers' state, compiled code and kernels' plans come into being.
     """
@@ -63,10 +70,10 @@ class Recorder(Generic[Result]):
         otherwise: Callable[[Any, Tensors], Result] | None = None,
         before: int = 3,
     ) -> None:
-        self.function, self.name, self.random, self.say, self.memory = function, name, random, say, memory
+        self.function, self.name, self.random, self.say, self._memory = function, name, random, say, memory
         self.otherwise, self.before = otherwise, before
         self.failed = False
-        self._stream: torch.cuda.Stream | None = None
+        self._static: dict[Hashable, Tensor] = {}
         self._recordings: dict[Hashable, _Recording[Result]] = {}
 
     def __call__(self, key: Hashable, tensors: Tensors) -> Result:
@@ -83,16 +90,28 @@ class Recorder(Generic[Result]):
             self._give_up(f"it was asked for {_MOST} things of different kinds or shapes")
             return self(key, tensors)
         if recording is None:
-            static = tuple(tensor.detach().clone() for tensor in tensors)
-            recording = self._recordings[place] = _Recording(static)
-        else:
-            _copy(recording.static, tensors)
+            recording = self._recordings[place] = _Recording(self._statics(tensors))
+        _copy(recording.static, tensors)
         recording.calls += 1
         if recording.graph is None:
             return self._not_yet(key, recording)
         recording.graph.replay()
         assert recording.result is not None
         return recording.result
+
+    @property
+    def memory(self) -> SharedMemory:
+        """What the graphs share."""
+        self._memory = SharedMemory() if self._memory is None else self._memory
+        return self._memory
+
+    def _statics(self, tensors: Tensors) -> Tensors:
+        """The tensors that graphs read, the same for all whose tensors are alike: what knows them knows them all."""
+        places = [(place, tensor.shape, tensor.dtype) for place, tensor in enumerate(tensors)]
+        for place, tensor in zip(places, tensors, strict=True):
+            if place not in self._static:
+                self._static[place] = tensor.detach().clone()
+        return tuple(self._static[place] for place in places)
 
     def _not_yet(self, key: Hashable, recording: _Recording[Result]) -> Result:
         if recording.calls <= self.before and self.otherwise is None:
@@ -114,6 +133,7 @@ class Recorder(Generic[Result]):
     def _give_up(self, reason: str) -> None:
         self.failed = True
         self._recordings.clear()
+        self._static.clear()
         if self.otherwise is not None:
             self.function = self.otherwise  # and nothing is kept of what the other made
         torch.cuda.empty_cache()
@@ -121,12 +141,12 @@ class Recorder(Generic[Result]):
 
     def _aside(self, key: Hashable, tensors: Tensors) -> Result:
         """A call on a stream of its own, as what is recorded later has to have run before."""
-        stream = self._stream = self._stream or torch.cuda.Stream()  # one: each keeps memory of its own
+        stream = self.memory.stream
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             result = self.function(key, tensors)
         torch.cuda.current_stream().wait_stream(stream)
-        torch.cuda.empty_cache()  # what this call needed, the graph will hold for itself
+        _let_go()  # what this call needed, the graph will hold for itself
         return result
 
     def _record(self, key: Hashable, recording: _Recording[Result]) -> None:
@@ -138,17 +158,24 @@ class Recorder(Generic[Result]):
         # A recording that fails leaves generators unusable, the global one too.
         everyone = [*own, torch.cuda.default_generators[device.index or 0]]
         before = [generator.clone_state() for generator in everyone]
-        torch.cuda.synchronize()
+        _let_go()
         try:
-            with torch.cuda.graph(graph, pool=None if self.memory is None else self.memory.handle):
+            with torch.cuda.graph(graph, self.memory.handle, self.memory.stream):
                 result = self.function(key, recording.static)
         except Exception:
             for generator, state in zip(everyone, before, strict=True):
                 generator.graphsafe_set_state(state)
-            if self.memory is not None:
-                self.memory.renew()
+            self.memory.renew()
             raise
+        _let_go()
         recording.graph, recording.result = graph, result
+
+
+def _let_go() -> None:
+    """Of memory that nobody needs. cuBLAS keeps a workspace for every stream, in a graph's pool if it was made there."""
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
 
 
 def _copy(static: Tensors, tensors: Tensors) -> None:

@@ -25,6 +25,7 @@ from madao.hypergrad import (
 from madao.hypergrad.estimators import Estimator
 from madao.hypergrad.hvp import SecondOrder
 from madao.hypergrad.hypergradient import CARRIED, LinearSolver, Unread, unread
+from madao.hypergrad.neumann import PowerSeries
 from madao.hypergrad.pure import Mode, original
 from madao.hypergrad.signal import RunningSignal
 from madao.hypergrad.traced import UntraceableError
@@ -33,10 +34,11 @@ from madao.policy import Policy
 from madao.policy.standard import normalise
 from madao.training.example_losses import ExampleLosses, Loss, per_example
 from madao.training.graph import Recorder, SharedMemory
+from madao.training.precision import full_precision
 
 _CHECKED = 16
 _TOLERANCE = 0.02
-"""How far traced code may be off the reference, relative, on so many images. Both round, TF32 included."""
+"""How far traced code may be off the reference, relative, on so many images. Both round."""
 
 _LOGGER = logging.getLogger("madao")
 
@@ -68,12 +70,14 @@ class Asked:
         rest: How many tensors of the training batch, after images and targets, are for it.
         check: Whether the residual is measured.
         goes_on: Whether the solver goes on from where it was, which comes last among the tensors.
+        products: Up to which power of the Hessian a Neumann series is summed; None where it is not summed by powers.
     """
 
     transform: Callable[..., Tensor] | None
     rest: int
     check: bool
     goes_on: bool
+    products: int | None = None
 
 
 class PolicyOptimizer:
@@ -107,7 +111,8 @@ class PolicyOptimizer:
         curvature_batch: How many examples of the training batch the Hessian is taken over. By default all.
         draws: How many times the policy draws for each training image, for the baseline `SameExample`.
         autocast: Half-precision dtype of the forward passes, if any.
-        check_every: The residual of the linear system is measured in one of so many outer steps; 0 for never.
+        check_every: The residual of the linear system is measured in one of so many outer steps, and with it which
+            powers of the Hessian `Neumann(tolerance=…)` can do without until the next; 0 for never.
         seed: Which random numbers dropout sees.
     """
 
@@ -167,6 +172,7 @@ class PolicyOptimizer:
         self.calls = self.updates = self.skipped = 0
         self._validation: tuple[Any, Iterator[Batch]] | None = None
         self._solution: dict[str, Tensor] | None = None
+        self._products: int | None = None
         self._estimate: Callable[[Asked, tuple[Tensor, ...]], Unread] = functools.partial(self._estimated, self.hvp)
 
     def due(self) -> bool:
@@ -204,11 +210,15 @@ class PolicyOptimizer:
         start = () if self._solution is None else tuple(self._solution[name] for name in names)
         device = next(original(self.model).parameters()).device
         tensors = (*train_batch, *self._next_validation(validation), *start)
+        shortens = isinstance(self.solver, Neumann) and self.solver.shortens
+        products = self.solver.steps if shortens and check else self._products
         found = self._estimate(
-            Asked(train_transform, len(train_batch) - 2, check, bool(start)),
+            Asked(train_transform, len(train_batch) - 2, check, bool(start), products),
             tuple(tensor.to(device) for tensor in tensors),
         )
         stats = found.read()
+        if shortens and check:
+            self._products = PowerSeries.enough(stats.term_norms, self.solver.tolerance)
         if isinstance(self.solver, CARRIED):
             # From where it runs away it starts anew. A graph's result is overwritten by the next.
             solution = [part.clone() for part in found.solution or ()]
@@ -256,9 +266,10 @@ class PolicyOptimizer:
         state, autocast = self.policy.get_extra_state(), self.autocast
         self.autocast = None
         try:
-            found = self._estimated(Traced(), asked, few).grads
-            self.policy.set_extra_state(state)
-            expected = self._estimated(self.hvp, asked, few).grads
+            with full_precision():
+                found = self._estimated(Traced(), asked, few).grads
+                self.policy.set_extra_state(state)
+                expected = self._estimated(self.hvp, asked, few).grads
         finally:
             self.autocast = autocast
             self.policy.set_extra_state(state)
@@ -282,7 +293,7 @@ class PolicyOptimizer:
         """Counters, the optimizer's state and the solver's; the policy's own state is the policy's to save."""
         counters = {name: getattr(self, name) for name in ("calls", "updates", "skipped")}
         state = {"optimizer": self.optimizer.state_dict(), "signal": self._signal.state_dict()}
-        return {**counters, **state, "solution": self._solution}
+        return {**counters, **state, "solution": self._solution, "products": self._products}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
@@ -292,6 +303,7 @@ class PolicyOptimizer:
         device = next(original(self.model).parameters()).device
         if "signal" in state:
             self._signal.load_state_dict(state["signal"], device)
+        self._products = state.get("products")
         solution = state.get("solution")
         self._solution = None if solution is None else {name: value.to(device) for name, value in solution.items()}
 
@@ -333,7 +345,11 @@ class PolicyOptimizer:
             plain=inner_transform(floats),
         )
         begin = dict(zip(params, start, strict=True)) if asked.goes_on else None
-        return unread(problem, self.solver, hvp, self.estimator, check=asked.check, start=begin)
+        solver = self.solver
+        if asked.products is not None:
+            assert isinstance(solver, Neumann)
+            solver = solver.powers(asked.products)
+        return unread(problem, solver, hvp, self.estimator, check=asked.check, start=begin)
 
     def _terms(
         self,

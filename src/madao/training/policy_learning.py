@@ -66,8 +66,8 @@ class PolicyLearning:
             microbatch=settings.microbatch,
             curvature_batch=settings.curvature_batch_size,
             autocast=autocast,
-            # The amortized solver measures its residual itself.
-            check_every=0 if settings.solver == "amortized" else 10,
+            # The amortized solver measures its residual itself; the identity solves nothing.
+            check_every=10 if settings.solver == "neumann" else 0,
             seed=config.seed,
         )
         device, workers = train_batches.device, config.data.processes
@@ -150,6 +150,6 @@ def _solver(settings: OuterConfig) -> Amortized | Neumann | Identity:
         case "amortized":
             return Amortized(settings.scale, settings.damping)
         case "neumann":
-            return Neumann(settings.steps, settings.scale)
+            return Neumann(settings.steps, settings.scale, settings.tolerance)
         case "identity":
             return Identity(settings.scale)

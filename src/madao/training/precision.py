@@ -1,17 +1,35 @@
 """In which precision a run computes."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 
-def set_precision(name: str) -> torch.dtype | None:
+def set_precision(name: str, device: torch.device | None = None) -> torch.dtype | None:
     """Allow TF32 or not, for the whole process, and tell the dtype of autocast, if any.
 
     Convolutions of torch multiply in TF32 unless told otherwise.
 
     Args:
-        name: 32, tf32 or bf16.
+        name: 32, tf32, bf16, or auto.
+        device: What auto goes by.
     """
+    if name == "auto":
+        on_gpu = device is not None and device.type == "cuda"
+        name = "bf16" if on_gpu and torch.cuda.is_bf16_supported(including_emulation=False) else "32"
     fast = name != "32"
     torch.backends.cuda.matmul.allow_tf32 = fast
     torch.backends.cudnn.allow_tf32 = fast
     return torch.bfloat16 if name == "bf16" else None
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Without TF32."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    set_precision("32")
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before

@@ -75,11 +75,11 @@ class Trainer:
             RunDirectory(Path(config.out)).check(config)  # before the images are read, which may take a while
         self.splits = load_splits(config.data) if splits is None else splits
         self.directory = RunDirectory(run_directory(config, self.splits))
-        self.autocast = set_precision(config.precision)
+        self.autocast = set_precision(config.precision, device)
         self.fabric = Fabric(
             accelerator=device.type,
             devices=1 if device.index is None else [device.index],
-            precision="bf16-mixed" if config.precision == "bf16" else "32-true",
+            precision="32-true" if self.autocast is None else "bf16-mixed",
         )
         self.device = self.fabric.device
         self.splits = self.splits.on(self.device)
@@ -153,7 +153,7 @@ class Trainer:
         def say(line: str) -> None:
             self.console.say(f"{self.title}: {line}")
 
-        memory = SharedMemory()  # inner and outer steps take turns
+        memory = SharedMemory(self.device)  # inner and outer steps take turns
         if self.learning is not None:
             self.learning.outer.record(say, compile, memory)
         random = [self.standard, *([] if self.policy is None else [self.policy])]

@@ -1,0 +1,96 @@
+"""The Neumann series by powers of the Hessian, and which of them can be left out."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from madao.hypergrad import Neumann, Status
+from madao.hypergrad.neumann import PowerSeries
+from madao.hypergrad.vector import Vector
+
+CURVATURES = torch.tensor([0.1, 0.5, 1.0, 3.0], dtype=torch.float64)
+V = (torch.tensor([1.0, -2.0, 0.5, 1.5], dtype=torch.float64),)
+
+
+def diagonal(direction: Vector) -> Vector:
+    return (CURVATURES * direction[0],)
+
+
+def relative(found: Vector, expected: Vector) -> float:
+    return float((found[0] - expected[0]).norm() / expected[0].norm())
+
+
+@pytest.mark.parametrize("scale", [0.01, 0.3, 0.6])
+@pytest.mark.parametrize("steps", [1, 5, 8])
+def test_all_powers_are_the_series(steps: int, scale: float) -> None:
+    series = Neumann(steps, scale)
+    expected, found = series.solve(diagonal, V), series.powers(steps).solve(diagonal, V)
+    assert relative(found.vector, expected.vector) < 1e-12
+    assert found.products == expected.products == steps
+    assert found.status is expected.status
+
+
+@pytest.mark.parametrize("scale", [0.8, 2.0])
+def test_a_series_that_diverges_does_so_by_powers(scale: float) -> None:
+    assert Neumann(5, scale).solve(diagonal, V).status is Status.DIVERGING
+    assert Neumann(5, scale).powers(5).solve(diagonal, V).status is Status.DIVERGING
+
+
+def test_negative_curvature_diverges_by_powers_too() -> None:
+    def downwards(direction: Vector) -> Vector:
+        return (-direction[0],)
+
+    assert Neumann(5, 0.3).solve(downwards, V).status is Status.DIVERGING
+    assert Neumann(5, 0.3).powers(5).solve(downwards, V).status is Status.DIVERGING
+
+
+def test_a_summand_that_was_left_in_as_small_and_no_longer_is_counts_as_diverging() -> None:
+    assert Neumann(5, 0.01).powers(1).solve(diagonal, V).status is Status.TRUNCATED
+    assert Neumann(5, 10.0).powers(1).solve(diagonal, V).status is Status.DIVERGING
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e-3, 0.01, 0.03])
+@pytest.mark.parametrize("tolerance", [1e-6, 1e-3, 0.01, 0.1])
+def test_what_is_left_out_is_within_the_tolerance_and_no_more_than_needed(scale: float, tolerance: float) -> None:
+    series = Neumann(5, scale, tolerance)
+    exact = series.solve(diagonal, V).vector
+    lengths = series.powers(5).solve(diagonal, V).norms.tolist()
+    count = PowerSeries.enough(lengths, tolerance)
+    assert count is not None
+    assert relative(series.powers(count).solve(diagonal, V).vector, exact) <= tolerance
+    if count > 0:  # the bound is not far from what it bounds
+        assert relative(series.powers(count - 1).solve(diagonal, V).vector, exact) > tolerance / 2
+
+
+def test_where_summands_may_cancel_none_is_left_out() -> None:
+    lengths = Neumann(5, 0.3).powers(5).solve(diagonal, V).norms.tolist()
+    assert PowerSeries.enough(lengths, 0.1) is None
+    assert PowerSeries.enough([math.nan, 1.0], 0.1) is None
+
+
+def test_only_short_series_with_a_tolerance_are_shortened() -> None:
+    assert Neumann(8, 1e-3, 0.01).shortens
+    assert not Neumann(9, 1e-3, 0.01).shortens
+    assert not Neumann(0, 1e-3, 0.01).shortens
+    assert not Neumann(5, 1e-3).shortens
+
+
+@pytest.mark.parametrize("tolerance", [-0.1, 1.0, math.nan])
+def test_a_tolerance_that_is_none_is_refused(tolerance: float) -> None:
+    with pytest.raises(ValueError, match="tolerance must be at least 0 and below 1"):
+        Neumann(tolerance=tolerance)
+
+
+def test_the_longest_series_by_powers_is_exact_enough_in_single_precision() -> None:
+    """At the edge of convergence, where summands cancel most."""
+    v = (V[0].float(),)
+
+    def hardest(direction: Vector) -> Vector:
+        curvature: Tensor = (CURVATURES / CURVATURES.max()).to(direction[0].dtype)
+        return (curvature * direction[0],)
+
+    series = Neumann(8, 1.99)
+    exact = series.solve(hardest, V).vector
+    assert relative(series.powers(8).solve(hardest, v).vector, exact) < 1e-3
