@@ -160,7 +160,7 @@ def test_a_run_is_resumed_with_the_same_settings(run: RunDirectory) -> None:
     [
         ("epochs", 3, 4),
         ("seed", 0, 1),
-        ("precision", "32", "bf16"),
+        ("precision", "auto", "bf16"),
         ("data.name", None, "digits"),
         ("data.validation", 0.1, 0.2),
         ("optimizer.lr", 1e-5, 2e-5),

@@ -14,11 +14,13 @@ from madao.hypergrad.amortized import Amortized
 from madao.hypergrad.averaged import Averaged
 from madao.hypergrad.estimators import Estimator, Relaxed, Setting
 from madao.hypergrad.hvp import ForwardOverReverse, PureLoss, SecondOrder
-from madao.hypergrad.neumann import Neumann
+from madao.hypergrad.neumann import Neumann, PowerSeries
 from madao.hypergrad.problem import Loss, Problem, Term, as_terms, check_loss
 from madao.hypergrad.stats import RUNAWAY, TOLERANCE, Solution, Stats, Status, measured_status, series_status
 from madao.hypergrad.unrolled import Unrolled
 from madao.hypergrad.vector import Operator, Vector
+
+Judge = Callable[[Sequence[float], float | None], Status]
 
 CARRIED = (Amortized, Averaged)
 """Solvers that go on from the solution of the call before."""
@@ -52,8 +54,9 @@ class Unread:
 
     Attributes:
         grads: Flat.
-        solution: q, flat; None for `Unrolled`.
+        solution: q, flat; None for `Unrolled`, and where it was not to be kept.
         numbers: g, ‖v‖, ‖∂g/∂φ‖, ‖q‖ and the residual (NaN where there is none), then the solver's norms; float64.
+        solved: Whether there was a q.
         measured: Whether there is a residual.
         judge: From the solver's norms and the residual to the status.
         products: How many Hessian-vector products were spent.
@@ -62,15 +65,16 @@ class Unread:
     grads: Vector
     solution: Vector | None
     numbers: Tensor
+    solved: bool
     measured: bool
-    judge: Callable[[Sequence[float], float | None], Status]
+    judge: Judge
     products: int
 
     def read(self) -> Stats:
         """The health of the result. The host waits, once."""
         outer_loss, v_norm, grad_norm, q_norm, residual, *norms = self.numbers.tolist()
         known = residual if self.measured else None
-        lengths = (outer_loss, v_norm, grad_norm) if self.solution is None else (outer_loss, v_norm, grad_norm, q_norm)
+        lengths = (outer_loss, v_norm, grad_norm, q_norm) if self.solved else (outer_loss, v_norm, grad_norm)
         finite = all(map(math.isfinite, (*lengths, *norms)))
         status = self.judge(norms, known) if finite else Status.NON_FINITE
         return Stats(status, outer_loss, v_norm, q_norm, known, tuple(norms), grad_norm, self.products)
@@ -114,10 +118,12 @@ def unread(
     estimator: Estimator | None = None,
     check: bool = True,
     start: Any = None,
+    keep: bool = True,
 ) -> Unread:
     """`hypergradient` without waiting for its numbers, so that a CUDA graph can hold it; arguments as there.
 
-    `ConjugateGradient`, `Nystrom` and `Unrolled` wait on the way.
+    `ConjugateGradient`, `Nystrom` and `Unrolled` wait on the way. With `keep` false q is let go of: it is as large as
+    the parameters, and so is every vector here, which is why each is held no longer than it has to be.
     """
     solver = Neumann() if solver is None else solver
     second_order = ForwardOverReverse() if hvp is None else hvp
@@ -148,23 +154,28 @@ def unread(
     operator = _hessian(curvature, params, inputs, second_order, problem.weight_decay)
     solution = solver.solve(operator, v) if start is None else _go_on(solver, operator, v, start, problem.params)
     residual, products, judge = solution.residual, solution.products, solution.judge
-    # The amortized solver has measured its own, of a damped system, and judges it by its own limit.
-    if check and not isinstance(solver, Amortized):
-        left = vector.add(v, operator(solution.vector), -1.0)
-        residual, products = vector.norm(left) / vector.norm(v).clamp(min=1e-300), products + 1
-        judge = functools.partial(_measured, solution)
-    grads = estimator.gradient(setting, solution.vector, second_order)
+    # These measure their own: the amortized solver of a damped system, judged by a limit of its own.
+    own = isinstance(solver, Amortized) or (isinstance(solver, PowerSeries) and residual is not None)
+    v_norm, q, lengths = vector.norm(v), solution.vector, solution.norms
+    if check and not own:
+        left = vector.add(v, operator(q), -1.0)
+        judge = functools.partial(_measured, judge, residual, products)
+        residual, products = vector.norm(left) / v_norm.clamp(min=1e-300), products + 1
+        del left
+    del v, solution, operator
+    grads = estimator.gradient(setting, q, second_order)
     if direct is not None:
         grads = vector.add(grads, setting.pull_back(direct))
-    norms = vector.norm(v), vector.norm(grads), vector.norm(solution.vector)
-    numbers = _stacked(outer_loss, *norms, residual, solution.norms)
-    return Unread(grads, solution.vector, numbers, residual is not None, judge, products)
+    numbers = _stacked(outer_loss, v_norm, vector.norm(grads), vector.norm(q), residual, lengths)
+    return Unread(grads, q if keep else None, numbers, True, residual is not None, judge, products)
 
 
-def _measured(solution: Solution, norms: Sequence[float], residual: float | None) -> Status:
-    known = None if solution.residual is None else float(solution.residual)
-    believed = solution.judge(norms, known)
-    return believed if residual is None else measured_status(believed, residual, solution.products)
+def _measured(
+    judge: Judge, known: Tensor | None, products: int, norms: Sequence[float], residual: float | None
+) -> Status:
+    """The status by a residual that was measured after what the solver `known` of it."""
+    believed = judge(norms, None if known is None else float(known))
+    return believed if residual is None else measured_status(believed, residual, products)
 
 
 def _unrolled(
@@ -186,7 +197,7 @@ def _unrolled(
     v_norm = vector.norm(path.outer_gradient)
     lengths = torch.tensor(norms, dtype=torch.float64, device=v_norm.device)
     numbers = _stacked(path.outer_loss, v_norm, vector.norm(grads), None, None, lengths)
-    return Unread(grads, None, numbers, False, lambda *_: status, 0)
+    return Unread(grads, None, numbers, False, False, lambda *_: status, 0)
 
 
 def _stacked(
@@ -246,7 +257,10 @@ def _outer_gradient(
         direct = direct or any(part_gradient is not None for part_gradient in found[len(params) :])
         point = (*params, *inputs)
         filled = tuple(torch.zeros_like(p) if f is None else f for f, p in zip(found, point, strict=True))
-        gradient = vector.scaled(filled, weight) if gradient is None else vector.add(gradient, filled, weight)
+        if gradient is None:
+            gradient = filled if weight == 1 else vector.scaled(filled, weight)
+        else:
+            gradient = vector.add(gradient, filled, weight)
         value = value + weight * part
     assert gradient is not None
     return value, gradient[: len(params)], gradient[len(params) :] if direct else None
@@ -263,9 +277,14 @@ def _hessian(
     operators = [(second_order.products(loss, params, inputs), weight) for loss, weight in terms]
 
     def product(direction: Vector) -> Vector:
-        result = vector.scaled(direction, weight_decay)
+        result: Vector | None = None
         for operator, weight in operators:
-            result = vector.add(result, operator(direction), weight)
-        return result
+            part = operator(direction)
+            if result is None:
+                result = part if weight == 1 else vector.scaled(part, weight)
+            else:
+                result = vector.add(result, part, weight)
+        assert result is not None
+        return vector.add(result, direction, weight_decay) if weight_decay else result
 
     return product

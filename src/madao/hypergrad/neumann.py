@@ -10,7 +10,6 @@ from madao.hypergrad import vector
 from madao.hypergrad.stats import Solution, Status, series_status
 from madao.hypergrad.vector import Operator, Vector
 
-
 _MOST_POWERS = 8
 """The longest series that is summed by powers of H: at αH = 2, which is where it ceases to converge, the summands of
 the next are 3⁹ times as long as what is left of their sum."""
@@ -81,8 +80,8 @@ class PowerSeries:
     products: int
 
     def solve(self, operator: Operator, v: Vector) -> Solution:
-        """Sum the powers. The norms are the lengths of the summands over α."""
-        power, total, last = v, vector.scaled(v, float(self.steps + 1)), v
+        """Sum the powers. The norms are the lengths of summands over α. All powers and one more give the residual."""
+        power, total, left = v, vector.scaled(v, float(self.steps + 1)), v
         norms = [vector.norm(total)]
         for k in range(1, self.products + 1):
             power = vector.scaled(operator(power), -self.scale)
@@ -90,10 +89,13 @@ class PowerSeries:
             total = vector.add(total, power, factor)
             norms.append(factor * vector.norm(power))
             if self.products == self.steps:
-                last = vector.add(last, power, math.comb(self.steps, k))  # (I − αH)^J v
-        relative = vector.norm(last) / vector.norm(v).clamp(min=1e-300) if self.products == self.steps else None
+                left = vector.add(left, power, math.comb(self.steps + 1, k))
+        residual, products = None, self.products
+        if self.products == self.steps:
+            left = vector.add(left, operator(power), -self.scale)  # (I − αH)^{J+1} v = v − H q
+            residual, products = vector.norm(left) / vector.norm(v).clamp(min=1e-300), products + 1
         lengths = torch.stack(norms)
-        return Solution(vector.scaled(total, self.scale), lengths, relative, self.products, _judge_powers)
+        return Solution(vector.scaled(total, self.scale), lengths, residual, products, _judge_powers)
 
     @staticmethod
     def enough(lengths: Sequence[float], tolerance: float) -> int | None:
@@ -117,7 +119,6 @@ def _judge(norms: Sequence[float], residual: float | None) -> Status:
     return series_status(norms, norms[-1] / norms[0] if norms[0] > 0 else 0.0)
 
 
-def _judge_powers(norms: Sequence[float], last: float | None) -> Status:
-    # Of all powers, the last term of the series tells what it tells `_judge`; of some, a summand that was small has to
-    # be small.
-    return series_status([1.0, last], last) if last is not None else series_status((norms[0], norms[-1]), None)
+def _judge_powers(norms: Sequence[float], residual: float | None) -> Status:
+    # Of some powers only, a summand that was small has to be small.
+    return series_status((norms[0], norms[-1]) if residual is None else (1.0, residual), residual)

@@ -172,7 +172,7 @@ class Recorder(Generic[Result]):
 
 
 def _let_go() -> None:
-    """Of memory that nobody needs. cuBLAS keeps a workspace for every stream, in a graph's pool if it was made there."""
+    """Of memory that nobody needs. cuBLAS keeps a workspace for each stream, in a graph's pool if it was made there."""
     torch.cuda.synchronize()
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()

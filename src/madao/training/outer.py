@@ -210,15 +210,15 @@ class PolicyOptimizer:
         start = () if self._solution is None else tuple(self._solution[name] for name in names)
         device = next(original(self.model).parameters()).device
         tensors = (*train_batch, *self._next_validation(validation), *start)
-        shortens = isinstance(self.solver, Neumann) and self.solver.shortens
-        products = self.solver.steps if shortens and check else self._products
+        series = self.solver if check and isinstance(self.solver, Neumann) and self.solver.shortens else None
+        products = self._products if series is None else series.steps
         found = self._estimate(
             Asked(train_transform, len(train_batch) - 2, check, bool(start), products),
             tuple(tensor.to(device) for tensor in tensors),
         )
         stats = found.read()
-        if shortens and check:
-            self._products = PowerSeries.enough(stats.term_norms, self.solver.tolerance)
+        if series is not None:
+            self._products = PowerSeries.enough(stats.term_norms, series.tolerance)
         if isinstance(self.solver, CARRIED):
             # From where it runs away it starts anew. A graph's result is overwritten by the next.
             solution = [part.clone() for part in found.solution or ()]
@@ -349,7 +349,8 @@ class PolicyOptimizer:
         if asked.products is not None:
             assert isinstance(solver, Neumann)
             solver = solver.powers(asked.products)
-        return unread(problem, solver, hvp, self.estimator, check=asked.check, start=begin)
+        keep = isinstance(solver, CARRIED)
+        return unread(problem, solver, hvp, self.estimator, check=asked.check, start=begin, keep=keep)
 
     def _terms(
         self,

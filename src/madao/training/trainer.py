@@ -33,6 +33,7 @@ from madao.training.events import Events
 from madao.training.graph import SharedMemory
 from madao.training.inner import GraphedStep, InnerStep
 from madao.training.interrupt import Interrupted, StopRequest, stop_requests
+from madao.training.memory import let_segments_grow
 from madao.training.meter import Meter
 from madao.training.policy_learning import PolicyLearning
 from madao.training.precision import set_precision
@@ -76,6 +77,7 @@ class Trainer:
         self.splits = load_splits(config.data) if splits is None else splits
         self.directory = RunDirectory(run_directory(config, self.splits))
         self.autocast = set_precision(config.precision, device)
+        let_segments_grow(device)
         self.fabric = Fabric(
             accelerator=device.type,
             devices=1 if device.index is None else [device.index],
