@@ -154,8 +154,8 @@ def gradients(trainer: Trainer, variant: Variant, steps: int, warm: int, compile
         result = outer._estimate(asked, (*tensors, *start))
         stats = result.read()
         seconds.append(time.perf_counter() - began)
-        if isinstance(outer.solver, Averaged) and result.solution is not None:
-            solution = [part.clone() for part in result.solution]
+        if result.carried is not None:
+            solution = [part.clone() for part in result.carried]
         if not stats.usable:
             raise RuntimeError(f"step {number}: {stats.status.value}")
         if number >= warm:

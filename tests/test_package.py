@@ -47,6 +47,7 @@ PUBLIC = {
         "BatchMean",
         "ClassMean",
         "ConjugateGradient",
+        "Deflated",
         "DoubleBackward",
         "FiniteDifference",
         "ForwardOverReverse",

@@ -26,12 +26,12 @@ from madao.training.build import Splits
 from madao.training.config import AugmentConfig, ModelConfig, OptimizerConfig, OuterConfig, SpeedConfig, TrainConfig
 from madao.training.trainer import Trainer
 
-PAPER = {"every": 30, "warmup": 0, "solver": "neumann", "scale": 1e-3, "optimizer": "rmsprop", "lr": 0.01}
-EIGHTH = {"curvature_batch_size": 16}
-RELAXED = {**PAPER, **EIGHTH, "estimator": "relaxed", "steps": 5}
-INFLUENCE = {**PAPER, **EIGHTH, "estimator": "influence", "steps": 5}
-ONE_STEP = {**PAPER, **EIGHTH, "estimator": "influence", "solver": "identity"}
-AMORTIZED = {**EIGHTH, "every": 30, "warmup": 0}
+DEFAULT = {"every": 30, "warmup": 0, "curvature_batch_size": 16}
+PAPER = {**DEFAULT, "solver": "neumann", "steps": 5, "scale": 1e-3, "optimizer": "rmsprop", "lr": 0.01, "mode": "train"}
+RELAXED = {**PAPER, "estimator": "relaxed"}
+INFLUENCE = {**PAPER, "baseline": "unaugmented"}
+ONE_STEP = {**INFLUENCE, "solver": "identity"}
+AMORTIZED = {**DEFAULT, "solver": "amortized"}
 EAGER = {"graph": False, "compile": False}
 GRAPH = {"graph": True, "compile": False}
 COMPILED = {"graph": True, "compile": True}
@@ -43,6 +43,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "madao, influence, J=5, compiled": {"outer": INFLUENCE, **COMPILED},
     "madao, influence, J=0, compiled": {"outer": ONE_STEP, **COMPILED},
     "madao, influence, amortized, compiled": {"outer": AMORTIZED, **COMPILED},
+    "madao, influence, deflated, compiled": {"outer": DEFAULT, **COMPILED},
     "standard, graph": {"method": "standard", **GRAPH},
     "madao, relaxed, J=5, graph": {"outer": RELAXED, **GRAPH},
     "madao, influence, J=0, graph": {"outer": ONE_STEP, **GRAPH},

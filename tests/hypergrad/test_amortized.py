@@ -192,7 +192,7 @@ def test_noise_averages_out() -> None:
 
 @pytest.mark.parametrize("solver", [Neumann(3, 0.1), ConjugateGradient(3), Identity(0.1), Nystrom(2, 0.1), None])
 def test_no_other_solver_takes_a_start(solver: LinearSolver | None) -> None:
-    with pytest.raises(ValueError, match=r"only Amortized\(\) and Averaged\(\) go on from a start, got "):
+    with pytest.raises(ValueError, match=r"only Deflated\(\), Amortized\(\) and Averaged\(\) go on from a start, got "):
         hypergradient(KNOWN.problem, solver, start=random(6, seed=30))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from madao import PolicyOptimizer
-from madao.hypergrad import Amortized, Identity, Status
+from madao.hypergrad import Amortized, Deflated, Identity, Status
 from madao.training.outer import OuterStep
 from tests.training.test_outer import TRAIN, VALIDATION, build, changed, snapshot
 
@@ -27,44 +27,45 @@ def saved_and_loaded(state: dict[str, Any]) -> dict[str, Any]:
     return loaded
 
 
-def test_resuming_goes_on_exactly() -> None:
+@pytest.mark.parametrize("solver", [Amortized(0.05), Deflated(3)])
+def test_resuming_goes_on_exactly(solver: Any) -> None:
     def resumed(state: dict[str, Any]) -> tuple[PolicyOptimizer, list[OuterStep]]:
-        outer = build(every=2, solver=Amortized(0.05))
+        outer = build(every=2, solver=solver)
         outer.load_state_dict(state)
         outer.policy.load_state_dict(first.policy.state_dict())
         return outer, run(outer, 7)
 
-    whole = build(every=2, solver=Amortized(0.05))
+    whole = build(every=2, solver=solver)
     expected = run(whole, 14)
-    first = build(every=2, solver=Amortized(0.05))
+    first = build(every=2, solver=solver)
     run(first, 7)
     second, steps = resumed(saved_and_loaded(first.state_dict()))
     assert steps == expected[3:]
     assert (second.calls, second.updates, second.skipped) == (14, 7, 0)
     for a, b in zip(whole.policy.parameters(), second.policy.parameters(), strict=True):
         assert torch.equal(a, b)
-    solution, other = whole.state_dict()["solution"], second.state_dict()["solution"]
-    assert solution.keys() == other.keys() == dict(whole.model.named_parameters()).keys()
-    assert all(torch.equal(solution[name], other[name]) for name in solution)
-    # Without the solution it would not: the equality above is worth something.
-    _, forgetful = resumed(first.state_dict() | {"solution": None})
+    carried, other = whole.state_dict()["carried"], second.state_dict()["carried"]
+    assert carried["names"] == other["names"] == list(dict(whole.model.named_parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(carried["tensors"], other["tensors"], strict=True))
+    # Without it it would not: the equality above is worth something.
+    _, forgetful = resumed(first.state_dict() | {"carried": None})
     assert forgetful[0].stats.q_norm != expected[3].stats.q_norm
 
 
 def test_the_solution_is_carried_on_from_outer_step_to_outer_step() -> None:
     outer = build(every=2, solver=Amortized(0.05), check_every=0)
-    assert outer.state_dict()["solution"] is None
+    assert outer.state_dict()["carried"] is None
     steps = run(outer, 8)
     assert [step.stats.products for step in steps] == [0, 1, 1, 1]
     assert steps[0].stats.q_norm == pytest.approx(0.05 * steps[0].stats.v_norm, rel=1e-5)
-    length = torch.cat([value.flatten() for value in outer.state_dict()["solution"].values()]).norm()
+    length = torch.cat([value.flatten() for value in outer.state_dict()["carried"]["tensors"]]).norm()
     assert steps[-1].stats.q_norm == pytest.approx(float(length), rel=1e-5)
 
 
 def test_other_solvers_carry_nothing() -> None:
     outer = build(solver=Identity(0.05))
     run(outer, 2)
-    assert outer.state_dict()["solution"] is None
+    assert outer.state_dict()["carried"] is None
 
 
 @pytest.mark.parametrize(("every", "warmup"), [(1, 0), (1, 3), (3, 0), (3, 3), (3, 4), (3, 5), (2, 5)])
@@ -79,7 +80,7 @@ def test_due_says_beforehand_what_step_does(every: int, warmup: int) -> None:
 def test_a_diverging_step_leaves_the_policy_and_drops_the_solution(caplog: pytest.LogCaptureFixture) -> None:
     outer = build(solver=Amortized(1e4), check_every=0)
     run(outer, 1)  # the first is Identity: it solves nothing, so nothing can diverge
-    assert outer.state_dict()["solution"] is not None
+    assert outer.state_dict()["carried"] is not None
     before = snapshot(outer.policy)
     with caplog.at_level(logging.WARNING, "madao"):
         (step,) = run(outer, 1)
@@ -88,7 +89,7 @@ def test_a_diverging_step_leaves_the_policy_and_drops_the_solution(caplog: pytes
     assert not changed(outer.policy, before)
     assert (outer.updates, outer.skipped) == (1, 1)
     assert "outer step at call 2 skipped (1 so far)" in caplog.text
-    assert outer.state_dict()["solution"] is None
+    assert outer.state_dict()["carried"] is None
     (anew,) = run(outer, 1)
     assert anew.stats.products == 0
     assert anew.stats.q_norm == pytest.approx(1e4 * anew.stats.v_norm, rel=1e-5)

@@ -139,7 +139,8 @@ def test_it_is_plain_sgd_on_standard_augmentation(tmp_path: Path) -> None:
 
 
 def test_the_policy_learns_after_warm_up_and_not_before(tmp_path: Path) -> None:
-    trainer = Trainer(settings(tmp_path / "run", epochs=4, outer=OuterConfig(every=2, warmup=2)), splits())
+    outer = OuterConfig(every=2, warmup=2, warmup_augment="none")
+    trainer = Trainer(settings(tmp_path / "run", epochs=4, outer=outer), splits())
     assert trainer.learning is not None
     assert [trainer.learning.applies(step) for step in (0, 5, 6)] == [False, False, True]
     trainer.fit()
@@ -152,13 +153,15 @@ def test_the_policy_learns_after_warm_up_and_not_before(tmp_path: Path) -> None:
 
 
 def test_warm_up_with_the_policy_is_the_appendix(tmp_path: Path) -> None:
-    outer = OuterConfig(every=2, warmup=2, warmup_augment="policy")
+    outer = OuterConfig(every=2, warmup=2)
     trainer = Trainer(settings(tmp_path / "run", outer=outer), splits())
     assert trainer.learning is not None
     assert trainer.learning.applies(0)
 
 
-@pytest.mark.parametrize(("estimator", "solver"), [("relaxed", "neumann"), ("influence", "identity")])
+@pytest.mark.parametrize(
+    ("estimator", "solver"), [("relaxed", "neumann"), ("influence", "identity"), ("influence", "amortized")]
+)
 def test_other_estimators(estimator: Any, solver: Any, tmp_path: Path) -> None:
     outer = OuterConfig(estimator=estimator, solver=solver, every=2, warmup=1, scale=1e-3, train_batch_size=16)
     trainer = Trainer(settings(tmp_path / "run", outer=outer), splits())

@@ -51,12 +51,9 @@ def demo_config(method: str, planted: Planted, seed: int, epochs: int, folder: P
     """The settings of one of the demo's trainings; the policy's belong to `madao` alone."""
     return TrainConfig(
         data=DataConfig(name="digits", planted=planted),
-        # Not normalised: the curvature is then small enough for a long step of the amortized solver.
-        augment=AugmentConfig(method=method, crop="none", normalise=False),
+        augment=AugmentConfig(method=method, crop="none"),
         optimizer=OptimizerConfig(lr=0.1, nesterov=True, weight_decay=5e-4),
-        outer=OuterConfig(
-            every=3, lr=0.05, damping=0.01, scale=0.1, batch_size=256, train_batch_size=384, curvature_batch_size=128
-        ),
+        outer=OuterConfig(every=3, lr=0.05, batch_size=256, train_batch_size=384),
         epochs=epochs,
         batch_size=64,
         evaluate_every=4,

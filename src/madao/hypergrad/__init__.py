@@ -3,6 +3,7 @@
 from madao.hypergrad.amortized import Amortized
 from madao.hypergrad.averaged import Averaged
 from madao.hypergrad.cg import ConjugateGradient
+from madao.hypergrad.deflated import Deflated
 from madao.hypergrad.estimators import Influence, Relaxed
 from madao.hypergrad.hvp import DoubleBackward, FiniteDifference, ForwardOverReverse
 from madao.hypergrad.hypergradient import Hypergradient, hypergradient
@@ -23,6 +24,7 @@ __all__ = [
     "BatchMean",
     "ClassMean",
     "ConjugateGradient",
+    "Deflated",
     "DoubleBackward",
     "FiniteDifference",
     "ForwardOverReverse",

@@ -45,14 +45,15 @@ class Amortized:
     def solve(self, operator: Operator, v: Vector, start: Vector | None = None) -> Solution:
         """One step from `start`, by default zero."""
         if start is None:
-            return Identity(self.scale).solve(operator, v)
+            first = Identity(self.scale).solve(operator, v)
+            return dataclasses.replace(first, carried=first.vector)
         applied = vector.add(operator(start), start, self.damping)
         left = vector.add(v, applied, -1.0)
         curvature = vector.norm(applied) / vector.norm(start).clamp(min=1e-30)
         step = (0.5 / curvature.clamp(min=1e-30)).clamp(max=self.scale)
         q = vector.add(start, vector.scaled(left, step))
         norms = torch.stack([vector.norm(v), vector.norm(left)])
-        return Solution(q, norms, norms[1] / norms[0].clamp(min=1e-300), 1, _judge)
+        return Solution(q, norms, norms[1] / norms[0].clamp(min=1e-300), 1, _judge, carried=q)
 
 
 def _judge(norms: Sequence[float], residual: float | None) -> Status:

@@ -32,4 +32,4 @@ class Averaged:
         q = vector.scaled(v, self.scale)
         if start is not None:
             q = vector.add(vector.scaled(start, self.decay), q, 1 - self.decay)
-        return Solution(q, vector.norm(v).reshape(1), None, 0, series_status)
+        return Solution(q, vector.norm(v).reshape(1), None, 0, series_status, carried=q)

@@ -12,6 +12,7 @@ from torch import Tensor
 from madao.hypergrad import vector
 from madao.hypergrad.amortized import Amortized
 from madao.hypergrad.averaged import Averaged
+from madao.hypergrad.deflated import Deflated
 from madao.hypergrad.estimators import Estimator, Relaxed, Setting
 from madao.hypergrad.hvp import ForwardOverReverse, PureLoss, SecondOrder
 from madao.hypergrad.neumann import Neumann, PowerSeries
@@ -22,8 +23,8 @@ from madao.hypergrad.vector import Operator, Vector
 
 Judge = Callable[[Sequence[float], float | None], Status]
 
-CARRIED = (Amortized, Averaged)
-"""Solvers that go on from the solution of the call before."""
+CARRIED = (Amortized, Averaged, Deflated)
+"""Solvers that go on from call to call."""
 
 
 class LinearSolver(Protocol):
@@ -33,6 +34,9 @@ class LinearSolver(Protocol):
         """Approximate H⁻¹ v."""
 
 
+Solver = LinearSolver | Unrolled | Deflated
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Hypergradient:
     """∂g/∂φ, and whether to trust it.
@@ -40,12 +44,14 @@ class Hypergradient:
     Attributes:
         grads: In the form of `Problem.hyper`.
         stats: The health of the result.
-        solution: q, in the form of `Problem.params`; None for `Unrolled`. The next call's `start`.
+        solution: q, in the form of `Problem.params`; None for `Unrolled`.
+        carried: The next call's `start`, for solvers that go on from call to call.
     """
 
     grads: Any
     stats: Stats
     solution: Any = None
+    carried: Vector | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,6 +61,7 @@ class Unread:
     Attributes:
         grads: Flat.
         solution: q, flat; None for `Unrolled`, and where it was not to be kept.
+        carried: What the next call goes on from.
         numbers: g, ‖v‖, ‖∂g/∂φ‖, ‖q‖ and the residual (NaN where there is none), then the solver's norms; float64.
         solved: Whether there was a q.
         measured: Whether there is a residual.
@@ -64,6 +71,7 @@ class Unread:
 
     grads: Vector
     solution: Vector | None
+    carried: Vector | None
     numbers: Tensor
     solved: bool
     measured: bool
@@ -82,7 +90,7 @@ class Unread:
 
 def hypergradient(
     problem: Problem,
-    solver: LinearSolver | Unrolled | None = None,
+    solver: Solver | None = None,
     hvp: SecondOrder | None = None,
     estimator: Estimator | None = None,
     check: bool = True,
@@ -97,23 +105,24 @@ def hypergradient(
     Args:
         problem: What is differentiated.
         solver: How H⁻¹ v is approximated: `Neumann` (the default), `ConjugateGradient`, `Identity`, `Nystrom`; or
-            `Unrolled`, which differentiates through inner steps instead; or `Amortized` and `Averaged`, which go on
-            from `start`.
+            `Unrolled`, which differentiates through inner steps instead; or `Deflated`, `Amortized` and `Averaged`,
+            which go on from `start`.
         hvp: How products with H are made: `ForwardOverReverse` (the default), `DoubleBackward`, `FiniteDifference`.
         estimator: How q becomes a gradient in φ: `Relaxed` (the default) or `Influence`.
         check: Whether one more product is spent on measuring the residual ‖v − H q‖ / ‖v‖.
-        start: For `Amortized` and `Averaged`: the `solution` of the call before.
+        start: For `Deflated`, `Amortized` and `Averaged`: what the call before has `carried`.
     """
     found = unread(problem, solver, hvp, estimator, check, start)
     solution = None
     if found.solution is not None:
         solution = vector.flatten(problem.params, "params")[1](found.solution)
-    return Hypergradient(vector.flatten(problem.hyper, "hyper")[1](found.grads), found.read(), solution)
+    grads = vector.flatten(problem.hyper, "hyper")[1](found.grads)
+    return Hypergradient(grads, found.read(), solution, found.carried)
 
 
 def unread(
     problem: Problem,
-    solver: LinearSolver | Unrolled | None = None,
+    solver: Solver | None = None,
     hvp: SecondOrder | None = None,
     estimator: Estimator | None = None,
     check: bool = True,
@@ -146,17 +155,25 @@ def unread(
     setting = Setting(params, inputs, inner, hyper, problem.log_prob, problem.classes, problem.draws, plain)
 
     if start is not None and not isinstance(solver, CARRIED):
-        raise ValueError(f"only Amortized() and Averaged() go on from a start, got {solver!r}")
+        raise ValueError(f"only Deflated(), Amortized() and Averaged() go on from a start, got {solver!r}")
     if isinstance(solver, Unrolled):
         return _unrolled(solver, setting, outer, problem.weight_decay, estimator)
-    outer_loss, v, direct = _outer_gradient(outer, params, inputs, second_order)
+    outer_loss, v, direct = _gradient(outer, params, inputs, second_order, "outer")
     curvature = inner if problem.curvature is None else pure(problem.curvature, "curvature")
     operator = _hessian(curvature, params, inputs, second_order, problem.weight_decay)
-    solution = solver.solve(operator, v) if start is None else _go_on(solver, operator, v, start, problem.params)
+    if isinstance(solver, Deflated):
+        _, gradient, _ = _gradient(curvature, params, inputs, second_order, "inner")
+        solution = solver.solve(v, gradient, _started(solver, v, start, problem.params))
+        del gradient
+    elif start is None:
+        solution = solver.solve(operator, v)
+    else:
+        assert isinstance(solver, Amortized | Averaged)
+        solution = solver.solve(operator, v, _started(solver, v, start, problem.params))
     residual, products, judge = solution.residual, solution.products, solution.judge
     # These measure their own: the amortized solver of a damped system, judged by a limit of its own.
-    own = isinstance(solver, Amortized) or (isinstance(solver, PowerSeries) and residual is not None)
-    v_norm, q, lengths = vector.norm(v), solution.vector, solution.norms
+    own = isinstance(solver, Amortized | Deflated) or (isinstance(solver, PowerSeries) and residual is not None)
+    v_norm, q, lengths, carried = vector.norm(v), solution.vector, solution.norms, solution.carried
     if check and not own:
         left = vector.add(v, operator(q), -1.0)
         judge = functools.partial(_measured, judge, residual, products)
@@ -167,7 +184,7 @@ def unread(
     if direct is not None:
         grads = vector.add(grads, setting.pull_back(direct))
     numbers = _stacked(outer_loss, v_norm, vector.norm(grads), vector.norm(q), residual, lengths)
-    return Unread(grads, q if keep else None, numbers, True, residual is not None, judge, products)
+    return Unread(grads, q if keep else None, carried, numbers, True, residual is not None, judge, products)
 
 
 def _measured(
@@ -197,7 +214,7 @@ def _unrolled(
     v_norm = vector.norm(path.outer_gradient)
     lengths = torch.tensor(norms, dtype=torch.float64, device=v_norm.device)
     numbers = _stacked(path.outer_loss, v_norm, vector.norm(grads), None, None, lengths)
-    return Unread(grads, None, numbers, False, False, lambda *_: status, 0)
+    return Unread(grads, None, None, numbers, False, False, lambda *_: status, 0)
 
 
 def _stacked(
@@ -217,15 +234,18 @@ def _stacked(
     return numbers
 
 
-def _go_on(solver: Any, operator: Operator, v: Vector, start: Any, params: Any) -> Solution:
-    """One step from the solution of the call before."""
+def _started(solver: Any, v: Vector, start: Any, params: Any) -> Vector | None:
+    """What the call before has carried, flat."""
+    if start is None:
+        return None
     if isinstance(start, dict) and isinstance(params, dict) and start.keys() == params.keys():
         start = {name: start[name] for name in params}  # the order in which tensors are made flat
     flat, _ = vector.flatten(start, "start")
-    if [tensor.shape for tensor in flat] != [tensor.shape for tensor in v]:
-        raise ValueError("start must have the form and shapes of params; give the `solution` of the call before")
-    solution: Solution = solver.solve(operator, v, flat)
-    return solution
+    size = sum(tensor.numel() for tensor in v)
+    expected = [(solver.memory, size)] if isinstance(solver, Deflated) else [tensor.shape for tensor in v]
+    if [tuple(tensor.shape) for tensor in flat] != [tuple(shape) for shape in expected]:
+        raise ValueError("start does not belong to these params; give what the call before, of the same, has `carried`")
+    return flat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,17 +261,17 @@ class _Pure:
         return check_loss(self.loss(self.form_params(params), self.form_inputs(inputs)), self.name)
 
 
-def _outer_gradient(
-    terms: Sequence[tuple[PureLoss, float]], params: Vector, inputs: Vector, second_order: SecondOrder
+def _gradient(
+    terms: Sequence[tuple[PureLoss, float]], params: Vector, inputs: Vector, second_order: SecondOrder, name: str
 ) -> tuple[Tensor, Vector, Vector | None]:
-    """G(θ), its gradient in θ, and its direct gradient in the inputs, None where it does not depend on them."""
+    """A loss of θ, its gradient in θ, and its gradient in the inputs, None where it does not depend on them."""
     value, direct = torch.zeros((), device=params[0].device), False
     gradient: Vector | None = None
     for loss, weight in terms:
         part, found = second_order.gradient(loss, params, inputs)
         if all(part_gradient is None for part_gradient in found[: len(params)]):
             raise ValueError(
-                "the outer loss does not depend on the params it is given; compute it from them, for a module with "
+                f"the {name} loss does not depend on the params it is given; compute it from them, for a module with "
                 "PureModel(model)(params, images)"
             )
         direct = direct or any(part_gradient is not None for part_gradient in found[len(params) :])

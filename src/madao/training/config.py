@@ -159,12 +159,15 @@ class OuterConfig:
 
     Args:
         estimator: influence (per-image influence, score function) or relaxed (the paper's).
-        solver: How the inverse Hessian is applied: amortized (one product a step, carried on from step to step),
-            neumann (the paper's series), identity (none).
+        solver: How the inverse Hessian is applied: deflated (by the space of recent training gradients, without
+            products), amortized (one product a step, carried on from step to step), neumann (the paper's series),
+            identity (none).
+        baseline: What influences are compared with: leave-one-out, class-mean, or unaugmented (one more pass).
+        mode: The model's mode in the training loss of outer steps: eval, or train (the paper's).
         every: Inner steps between two outer steps, s of the paper.
         warmup: Epochs before the first outer step, w of the paper. By default a fifth of all.
-        warmup_augment: During warm-up, train without the policy (none, the paper's text) or with it as it starts
-            (policy, the paper's appendix).
+        warmup_augment: During warm-up, train with the policy as it starts (policy, the paper's appendix) or without
+            it (none, the paper's text), after which operations look good that are merely new.
         optimizer: adam (without momentum: RMSprop whose first steps are no longer than the others) or rmsprop (the
             paper's).
         lr: Learning rate of the policy.
@@ -176,16 +179,20 @@ class OuterConfig:
         tolerance: Part of the Neumann series for which high powers of the Hessian are left out, as measured at every
             tenth outer step; 0 for none.
         scale: Step of the Neumann series, or of the amortized solver.
-        damping: Added to the Hessian by the amortized solver: one over the horizon it looks ahead.
+        damping: Added to the Hessian by the amortized solver: one over the horizon it looks ahead. Of the deflated
+            one, how much is left of what lies along training gradients.
+        memory: Training gradients that the deflated solver remembers, each as large as the model.
         clip: Longest gradient of the policy that is used as it is. By default any.
         microbatch: Most images in one pass of the outer step, to save memory. By default all.
     """
 
     estimator: Literal["influence", "relaxed"] = "influence"
-    solver: Literal["amortized", "neumann", "identity"] = "amortized"
+    solver: Literal["deflated", "amortized", "neumann", "identity"] = "deflated"
+    baseline: Literal["leave-one-out", "class-mean", "unaugmented"] = "leave-one-out"
+    mode: Literal["eval", "train"] = "eval"
     every: int = 10
     warmup: float | None = None
-    warmup_augment: Literal["none", "policy"] = "none"
+    warmup_augment: Literal["none", "policy"] = "policy"
     optimizer: Literal["adam", "rmsprop"] = "adam"
     lr: float = 0.03
     decay: bool = False
@@ -196,11 +203,12 @@ class OuterConfig:
     tolerance: float = 0.01
     scale: float = 0.1
     damping: float = 0.01
+    memory: int = 16
     clip: float | None = None
     microbatch: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("every", "batch_size", "train_batch_size", "curvature_batch_size", "microbatch"):
+        for name in ("every", "batch_size", "train_batch_size", "curvature_batch_size", "microbatch", "memory"):
             _at_least(f"outer.{name}", getattr(self, name), 1)
         for name in ("warmup", "lr", "steps", "damping"):
             _at_least(f"outer.{name}", getattr(self, name), 0)

@@ -24,6 +24,7 @@ class ExampleLosses:
         part: Which examples.
         own: Images, and what turns them into inputs, where those that are given do not matter.
         draws: Inputs that follow each other for each of the targets.
+        place: Which of several inputs that are given.
     """
 
     def __init__(
@@ -34,16 +35,19 @@ class ExampleLosses:
         part: slice,
         own: tuple[Tensor, Callable[[Tensor], Tensor]] | None,
         draws: int = 1,
+        place: int = 0,
     ) -> None:
         self.losses, self.model, self.targets, self.part, self.own = losses, model, targets, part, own
-        self.draws = draws
+        self.draws, self.place = draws, place
         images, transform = (None, None) if own is None else (id(own[0]), own[1])
         how = (losses, id(model.model), model.mode, model.autocast, transform)
-        self.identity = (*how, id(targets), part.start, part.stop, images, draws)
+        self.identity = (*how, id(targets), part.start, part.stop, images, draws, place)
 
-    def __call__(self, params: dict[str, Tensor], inputs: Tensor) -> Tensor:
+    def __call__(self, params: dict[str, Tensor], given: tuple[Tensor, ...]) -> Tensor:
         """One value an example."""
-        if self.own is not None:
+        if self.own is None:
+            inputs = given[self.place]
+        else:
             images, transform = self.own
             inputs = transform(normalise(images))
         # In float32, as mixed-precision training has the logits for its loss.

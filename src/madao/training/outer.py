@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from madao.hypergrad import (
+    Deflated,
     Influence,
     Neumann,
     Problem,
@@ -24,7 +25,7 @@ from madao.hypergrad import (
 )
 from madao.hypergrad.estimators import Estimator
 from madao.hypergrad.hvp import SecondOrder
-from madao.hypergrad.hypergradient import CARRIED, LinearSolver, Unread, unread
+from madao.hypergrad.hypergradient import CARRIED, Solver, Unread, unread
 from madao.hypergrad.neumann import PowerSeries
 from madao.hypergrad.pure import Mode, original
 from madao.hypergrad.signal import RunningSignal
@@ -35,14 +36,13 @@ from madao.policy.standard import normalise
 from madao.training.example_losses import ExampleLosses, Loss, per_example
 from madao.training.graph import Recorder, SharedMemory
 from madao.training.precision import full_precision
+from madao.training.validation import Batch, ValidationBatches
 
 _CHECKED = 16
 _TOLERANCE = 0.02
 """How far traced code may be off the reference, relative, on so many images. Both round."""
 
 _LOGGER = logging.getLogger("madao")
-
-Batch = tuple[Tensor, Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +97,7 @@ class PolicyOptimizer:
         warmup: Calls at the start during which the policy stays as it is.
         optimizer: Of the policy's parameters. By default RMSprop with learning rate 1e-2, the paper's.
         solver: How the inverse Hessian is approximated. By default `Neumann(steps=5, scale=1e-3)`, the paper's.
-            `Amortized()` goes on from outer step to outer step.
+            `Deflated()` needs no Hessian, and goes on from outer step to outer step, as `Amortized()` does.
         estimator: How that becomes a gradient of the policy: `Influence(…)`, by default with the baseline
             `Unaugmented()`; or `Relaxed()`, the paper's.
         hvp: How second derivatives are taken. By default `ForwardOverReverse()`.
@@ -124,7 +124,7 @@ class PolicyOptimizer:
         every: int = 30,
         warmup: int = 0,
         optimizer: torch.optim.Optimizer | None = None,
-        solver: LinearSolver | Unrolled | None = None,
+        solver: Solver | None = None,
         estimator: Estimator | None = None,
         hvp: SecondOrder | None = None,
         transform: Callable[[Tensor], Tensor] | None = None,
@@ -170,8 +170,8 @@ class PolicyOptimizer:
         self._signal = RunningSignal()
         self._losses = per_example(loss)
         self.calls = self.updates = self.skipped = 0
-        self._validation: tuple[Any, Iterator[Batch]] | None = None
-        self._solution: dict[str, Tensor] | None = None
+        self._validation = ValidationBatches()
+        self._carried: dict[str, list[Any]] | None = None  # by the solver, for the parameters of these names
         self._products: int | None = None
         self._estimate: Callable[[Asked, tuple[Tensor, ...]], Unread] = functools.partial(self._estimated, self.hvp)
 
@@ -204,12 +204,12 @@ class PolicyOptimizer:
             return None
         outer_steps = self.updates + self.skipped
         check = self.check_every > 0 and outer_steps % self.check_every == 0
-        names = PureModel(self.model).params.keys()
-        if self._solution is not None and self._solution.keys() != names:
-            self._solution = None  # parameters were frozen, or thawed, since
-        start = () if self._solution is None else tuple(self._solution[name] for name in names)
+        names = list(PureModel(self.model).params)
+        if self._carried is not None and self._carried["names"] != names:
+            self._carried = None  # parameters were frozen, or thawed, since
+        start = () if self._carried is None else tuple(self._carried["tensors"])
         device = next(original(self.model).parameters()).device
-        tensors = (*train_batch, *self._next_validation(validation), *start)
+        tensors = (*train_batch, *self._validation.next(validation), *start)
         series = self.solver if check and isinstance(self.solver, Neumann) and self.solver.shortens else None
         products = self._products if series is None else series.steps
         found = self._estimate(
@@ -221,8 +221,8 @@ class PolicyOptimizer:
             self._products = PowerSeries.enough(stats.term_norms, series.tolerance)
         if isinstance(self.solver, CARRIED):
             # From where it runs away it starts anew. A graph's result is overwritten by the next.
-            solution = [part.clone() for part in found.solution or ()]
-            self._solution = dict(zip(names, solution, strict=True)) if stats.usable else None
+            carried = [part.clone() for part in found.carried or ()]
+            self._carried = {"names": names, "tensors": carried} if stats.usable else None
         if not stats.usable:
             self.skipped += 1
             _LOGGER.warning(
@@ -293,7 +293,7 @@ class PolicyOptimizer:
         """Counters, the optimizer's state and the solver's; the policy's own state is the policy's to save."""
         counters = {name: getattr(self, name) for name in ("calls", "updates", "skipped")}
         state = {"optimizer": self.optimizer.state_dict(), "signal": self._signal.state_dict()}
-        return {**counters, **state, "solution": self._solution, "products": self._products}
+        return {**counters, **state, "carried": self._carried, "products": self._products}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
@@ -304,8 +304,10 @@ class PolicyOptimizer:
         if "signal" in state:
             self._signal.load_state_dict(state["signal"], device)
         self._products = state.get("products")
-        solution = state.get("solution")
-        self._solution = None if solution is None else {name: value.to(device) for name, value in solution.items()}
+        carried = state.get("carried")
+        if carried is not None:
+            carried = {"names": carried["names"], "tensors": [tensor.to(device) for tensor in carried["tensors"]]}
+        self._carried = carried
 
     def _estimated(self, hvp: SecondOrder | None, asked: "Asked", tensors: tuple[Tensor, ...]) -> Unread:
         """The hypergradient. Depends on nothing that changes but its arguments, the model and the policy."""
@@ -327,30 +329,36 @@ class PolicyOptimizer:
             draw = self.policy.sample(floats, relaxed=True)
             if isinstance(self.estimator, Influence):
                 draw = draw.pathwise()
-            inputs = inner_transform(self.policy.apply(floats, draw))
+            inputs: tuple[Tensor, ...] = (inner_transform(self.policy.apply(floats, draw)),)
             log_prob = self.policy.effect_log_prob(draw)
         params = PureModel(self.model).params
+        plain: tuple[Tensor, ...] = (inner_transform(floats),)
         curved = None if self.curvature_batch is None else min(self.curvature_batch, len(images))
+        curvature = None if curved is None else self._terms(self.inner_mode, targets, curved, draws=self.draws)
+        if isinstance(self.solver, Deflated):
+            # By another draw: q must know nothing of the draw whose influence is measured along it.
+            again = inner_transform(self.policy(floats))
+            inputs, plain = (*inputs, again), (*plain, again)
+            curvature = self._terms(self.inner_mode, targets, len(images), draws=self.draws, place=1)
         problem = Problem(
             params=params,
             hyper=tuple(self._params),
             inputs=inputs,
             inner=self._terms(self.inner_mode, targets, len(images), draws=self.draws),
             outer=self._terms(self.outer_mode, outer_targets, len(outer_images), (outer_images, transform)),
-            curvature=None if curved is None else self._terms(self.inner_mode, targets, curved, draws=self.draws),
+            curvature=curvature,
             weight_decay=self.weight_decay,
             log_prob=log_prob,
             classes=targets.repeat_interleave(self.draws, 0) if self.draws > 1 else targets,
             draws=self.draws,
-            plain=inner_transform(floats),
+            plain=plain,
         )
-        begin = dict(zip(params, start, strict=True)) if asked.goes_on else None
+        begin = tuple(start) if asked.goes_on else None
         solver = self.solver
         if asked.products is not None:
             assert isinstance(solver, Neumann)
             solver = solver.powers(asked.products)
-        keep = isinstance(solver, CARRIED)
-        return unread(problem, solver, hvp, self.estimator, check=asked.check, start=begin, keep=keep)
+        return unread(problem, solver, hvp, self.estimator, check=asked.check, start=begin, keep=False)
 
     def _terms(
         self,
@@ -359,6 +367,7 @@ class PolicyOptimizer:
         count: int,
         own: tuple[Tensor, Callable[[Tensor], Tensor]] | None = None,
         draws: int = 1,
+        place: int = 0,
     ) -> list[Term]:
         """The loss over the first `count` examples, as microbatches."""
         size = self.microbatch or max(count, 1)
@@ -367,26 +376,9 @@ class PolicyOptimizer:
             part = slice(start, min(start + size, count))
             # Each microbatch has a dropout mask of its own.
             model = PureModel(self.model, mode, self.seed + 1_000_003 * self.calls + start, self.autocast)
-            loss = ExampleLosses(self._losses, model, targets, part, own, draws)
+            loss = ExampleLosses(self._losses, model, targets, part, own, draws, place)
             terms.append(Term(loss, (part.stop - part.start) / max(count, 1)))
         return terms
-
-    def _next_validation(self, validation: Batch | Iterable[Batch]) -> Batch:
-        if isinstance(validation, tuple | list) and len(validation) == 2 and isinstance(validation[0], Tensor):
-            return validation[0], validation[1]
-        if self._validation is None or self._validation[0] is not validation:
-            self._validation = (validation, iter(validation))
-        batch = next(self._validation[1], None)
-        if batch is None:
-            self._validation = (validation, iter(validation))
-            batch = next(self._validation[1], None)
-        if batch is None:
-            raise ValueError("the validation loader gave no batch; it is empty, or an iterator that has ended")
-        if not isinstance(batch, tuple | list) or len(batch) != 2:
-            raise ValueError(
-                f"a validation batch must be (images, targets), got {type(batch).__name__} of {len(batch)}"
-            )
-        return batch[0], batch[1]
 
 
 def _unchanged(images: Tensor) -> Tensor:

@@ -8,13 +8,30 @@ import torch
 from torch import Tensor, nn
 
 from madao.data import Batches
-from madao.hypergrad import Amortized, Identity, Influence, Neumann, Relaxed, Unaugmented
+from madao.hypergrad import (
+    Amortized,
+    ClassMean,
+    Deflated,
+    Identity,
+    Influence,
+    LeaveOneOut,
+    Neumann,
+    Relaxed,
+    Unaugmented,
+)
+from madao.hypergrad.influence import Baseline
 from madao.policy import Policy, Standard
 from madao.training.build import Splits
 from madao.training.config import OuterConfig, TrainConfig
 from madao.training.inner import Trained, crop_and_flip
 from madao.training.outer import OuterStep, PolicyOptimizer
 from madao.training.schedule import cosine
+
+_BASELINES: dict[str, Baseline] = {
+    "leave-one-out": LeaveOneOut(),
+    "class-mean": ClassMean(),
+    "unaugmented": Unaugmented(),
+}
 
 
 class PolicyLearning:
@@ -59,14 +76,15 @@ class PolicyLearning:
             warmup=self.warmup,
             optimizer=self.optimizer,
             solver=_solver(settings),
-            estimator=Relaxed() if settings.estimator == "relaxed" else Influence(Unaugmented()),
+            estimator=Relaxed() if settings.estimator == "relaxed" else Influence(_BASELINES[settings.baseline]),
             transform=standard.normalise,
+            inner_mode=settings.mode,
             weight_decay=config.optimizer.weight_decay,
             clip=settings.clip,
             microbatch=settings.microbatch,
             curvature_batch=settings.curvature_batch_size,
             autocast=autocast,
-            # The amortized solver measures its residual itself; the identity solves nothing.
+            # The amortized solver measures its residual itself; the others solve nothing.
             check_every=10 if settings.solver == "neumann" else 0,
             seed=config.seed,
         )
@@ -145,8 +163,10 @@ def _health(step: int, outer: OuterStep) -> dict[str, Any]:
     return {"step": step, **numbers, **signal, "status": stats.status.name.lower(), "applied": int(outer.applied)}
 
 
-def _solver(settings: OuterConfig) -> Amortized | Neumann | Identity:
+def _solver(settings: OuterConfig) -> Amortized | Deflated | Neumann | Identity:
     match settings.solver:
+        case "deflated":
+            return Deflated(settings.memory, settings.scale, settings.damping)
         case "amortized":
             return Amortized(settings.scale, settings.damping)
         case "neumann":

@@ -1,0 +1,80 @@
+"""The outer gradient without its part along the gradients of training: curvature without a second derivative."""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from madao.hypergrad import vector
+from madao.hypergrad.stats import Solution, series_status
+from madao.hypergrad.vector import Vector
+
+
+@dataclasses.dataclass(frozen=True)
+class Deflated:
+    """q = α (I − G (GᵀG + λI)⁻¹ Gᵀ) v, the columns of G being the last m gradients of the inner loss, of unit length.
+
+    In the midst of training v points mostly where the inner gradient points (a cosine of 0.98 is common): both losses
+    want the same, and whatever makes an example hard makes its gradient long in that direction, useful or not. The
+    implicit function theorem knows of no such part, as it holds where the inner gradient is zero; H⁻¹ takes it out,
+    since curvature is largest along gradients. So does this, which is what (GGᵀ + λI)⁻¹ v is but for a factor, at the
+    price of one gradient a call and no product. What is left is what training by itself does not achieve.
+
+    Gradients of earlier calls are at other θ. Their signs change, the space they span hardly does; but the gradient at
+    this θ matters most. An estimator that scores draws stays unbiased only if it is the gradient for other draws: give
+    `Problem.curvature`, as `PolicyOptimizer` does.
+
+    Attributes:
+        memory: m.
+        scale: α.
+        damping: λ.
+    """
+
+    memory: int = 16
+    scale: float = 1.0
+    damping: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.memory < 1:
+            raise ValueError(f"memory must be at least 1, got {self.memory}")
+        for name, value in (("scale", self.scale), ("damping", self.damping)):
+            if not value > 0:
+                raise ValueError(f"{name} must be above 0, got {value}")
+
+    def solve(self, v: Vector, gradient: Vector, start: Vector | None = None) -> Solution:
+        """Take the part along the gradients out.
+
+        Args:
+            v: ∇θ g.
+            gradient: ∇θ f, of `Problem.curvature`.
+            start: The last gradients, one tensor `[m, number of parameters]`: `carried` of the call before.
+        """
+        target, newest = _flat(v), _flat(gradient)
+        newest = newest / torch.linalg.vector_norm(newest).clamp(min=torch.finfo(newest.dtype).tiny)
+        if start is None:
+            start = (newest.new_zeros(self.memory, len(newest)),)  # a row of zeros takes nothing out
+        rows = torch.cat([newest[None], start[0][:-1]])
+        # Row by row and not by one matrix product, which on a GPU would round to TF32.
+        gram = torch.stack([rows @ row for row in rows]).double()
+        coefficients = solve_positive(gram + self.damping * torch.eye(self.memory, device=gram.device), rows @ target)
+        left = target - coefficients.to(target.dtype) @ rows
+        q = tuple(part.view_as(like) for part, like in zip(left.split([t.numel() for t in v]), v, strict=True))
+        lengths = torch.stack([vector.norm(v), vector.norm(q)])
+        return Solution(vector.scaled(q, self.scale), lengths, None, 0, series_status, carried=(rows,))
+
+
+def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:
+    """The solution of a small positive definite system, by elimination. The host does not wait for the device."""
+    table = torch.cat([matrix, right.to(matrix.dtype)[:, None]], 1)
+    count = len(matrix)
+    for i in range(count):
+        pivot = table[i] / table[i, i]
+        factors = table[:, i].clone()
+        factors[i] = 0
+        table = table - factors[:, None] * pivot
+        table[i] = pivot
+    return table[:, count]
+
+
+def _flat(parts: Vector) -> Tensor:
+    return torch.cat([part.reshape(-1) for part in parts])

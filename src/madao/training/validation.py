@@ -1,0 +1,32 @@
+"""Validation batches for outer steps, one after the other, for as long as they are asked for."""
+
+from collections.abc import Iterable, Iterator
+
+from torch import Tensor
+
+Batch = tuple[Tensor, Tensor]
+
+
+class ValidationBatches:
+    """Takes a batch as it is, and from a loader the next, beginning anew whenever it ends."""
+
+    def __init__(self) -> None:
+        self._open: tuple[object, Iterator[Batch]] | None = None
+
+    def next(self, validation: Batch | Iterable[Batch]) -> Batch:
+        """Images and targets."""
+        if isinstance(validation, tuple | list) and len(validation) == 2 and isinstance(validation[0], Tensor):
+            return validation[0], validation[1]
+        if self._open is None or self._open[0] is not validation:
+            self._open = (validation, iter(validation))
+        batch = next(self._open[1], None)
+        if batch is None:
+            self._open = (validation, iter(validation))
+            batch = next(self._open[1], None)
+        if batch is None:
+            raise ValueError("the validation loader gave no batch; it is empty, or an iterator that has ended")
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise ValueError(
+                f"a validation batch must be (images, targets), got {type(batch).__name__} of {len(batch)}"
+            )
+        return batch[0], batch[1]
