@@ -28,6 +28,7 @@ from madao.data import Batches
 from madao.hypergrad import (
     Averaged,
     ClassMean,
+    Deflated,
     Identity,
     Influence,
     LeaveOneOut,
@@ -75,6 +76,8 @@ VARIANTS: dict[str, Variant] = {
     "relaxed, no products, 4 × validation": Variant({"estimator": Relaxed(), "solver": Identity(1.0)}, validation=4),
     "influence, training mode, leave one out": Variant(influence(LeaveOneOut(), inner_mode="train")),
     "influence, leave one out": Variant(influence(LeaveOneOut())),
+    "influence, deflated": Variant(influence(LeaveOneOut(), solver=Deflated())),
+    "influence, deflated, 16 × images, 8 × validation": Variant(influence(LeaveOneOut(), solver=Deflated()), 16, 8),
     "influence, class mean": Variant(influence(ClassMean())),
     "influence, unaugmented": Variant(influence(Unaugmented()), images=0.5),
     "influence, 2 draws an image": Variant(influence(SameExample(), draws=2), images=0.5),

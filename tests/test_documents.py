@@ -156,9 +156,33 @@ def test_the_accuracy_benchmark_runs(tmp_path: Path) -> None:
     result = subprocess.run([sys.executable, str(script), *small], capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     cases = json.loads((tmp_path / "out.json").read_text())["cases"]
-    assert len(cases) == 3
+    assert len(cases) == 4
     for case in cases.values():
         assert 0.99 < case["all"]["median"] <= 1 + 1e-9
+
+
+def test_the_known_answers_are_run_once_and_judged(tmp_path: Path) -> None:
+    script, output = ROOT / "benchmarks" / "known_answers.py", tmp_path / "out.json"
+    small = ["--epochs=1", "--seeds=1", "--planted=rotate", f"--output={output}"]
+    first = subprocess.run([sys.executable, str(script), *small, "--methods=madao,uniform"], capture_output=True)
+    assert first.returncode == 0, first.stderr
+    before = json.loads(output.read_text())
+    second = subprocess.run([sys.executable, str(script), *small, "--methods=uniform,paper"], capture_output=True)
+    assert second.returncode == 0, second.stderr
+    after = json.loads(output.read_text())
+    assert after["cells"].keys() == {"madao rotate 0", "uniform rotate 0", "paper rotate 0"}
+    assert after["cells"]["uniform rotate 0"] == before["cells"]["uniform rotate 0"]
+    assert after["verdicts"]["madao rotate"]["compared"] == 1
+    assert 0 < after["verdicts"]["paper rotate"]["largest_selection"] < 1
+
+
+def test_the_hardness_benchmark_runs(tmp_path: Path) -> None:
+    script = ROOT / "benchmarks" / "hardness.py"
+    small = ["--epochs=1", "--copies=4", "--planted=rotate", f"--figure={tmp_path / 'out.png'}"]
+    result = subprocess.run([sys.executable, str(script), *small], capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "v without the training gradient" in result.stdout
+    assert (tmp_path / "out.png").exists()
 
 
 def test_the_signal_benchmark_runs(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def demo_config(method: str, planted: Planted, seed: int, epochs: int, folder: P
     """The settings of one of the demo's trainings; the policy's belong to `madao` alone."""
     return TrainConfig(
         data=DataConfig(name="digits", planted=planted),
-        augment=AugmentConfig(method=method, crop="none"),
+        augment=AugmentConfig(method=method, crop="none", normalise=False),  # ink on black needs no centring
         optimizer=OptimizerConfig(lr=0.1, nesterov=True, weight_decay=5e-4),
         outer=OuterConfig(every=3, lr=0.05, batch_size=256, train_batch_size=384),
         epochs=epochs,

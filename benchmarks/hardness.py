@@ -1,0 +1,182 @@
+"""Why the direction q matters: what each operation's influence is along v, and along what is left of v.
+
+    python benchmarks/hardness.py [--planted rotate,brightness] [--epochs 15] [--output FILE] [--figure FILE]
+
+A network is trained on digits under the policy as it starts, until the policy would begin to learn. Then, with the
+weights held, the influence ⟨q, ∇θ ℓ⟩ of many augmented training images is taken along
+
+- v, the gradient of the validation loss (q of the paper, but for a factor),
+- v without its part along the training gradient (one gradient; and the last 16 of small batches), as `Deflated` has it,
+- (F + λ)⁻¹ v, F being the Gauss-Newton matrix of the training loss, solved by conjugate gradients.
+
+Printed is each operation's mean influence where it is applied, less that of all, in deviations of a single image's. The
+operation that undoes the planted shift should come first.
+"""
+
+import argparse
+import dataclasses
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent / "speed"))
+from measure import environment, write
+
+from madao import Policy
+from madao.cli.demo import demo_config
+from madao.hypergrad import ConjugateGradient, Deflated, PureModel
+from madao.training.trainer import Trainer
+
+ROOT = Path(__file__).parents[1]
+Vector = tuple[Tensor, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """A trained network as a function of its parameters, in evaluation mode."""
+
+    model: PureModel
+    params: dict[str, Tensor]
+
+    def losses(self, params: Vector, inputs: Tensor, labels: Tensor) -> Tensor:
+        """One value an image."""
+        named = dict(zip(self.params, params, strict=True))
+        return F.cross_entropy(self.model(named, inputs), labels, reduction="none")
+
+    def gradient(self, inputs: Tensor, labels: Tensor) -> Vector:
+        """Of the mean loss."""
+        found: Vector = torch.func.grad(lambda p: self.losses(p, inputs, labels).mean())(tuple(self.params.values()))
+        return found
+
+    def influences(self, direction: Vector, inputs: Tensor, labels: Tensor) -> Tensor:
+        """⟨q, ∇θ ℓ_b⟩ of every image."""
+        point = tuple(self.params.values())
+        return torch.cat(
+            [
+                torch.func.jvp(lambda *p, x=x, y=y: self.losses(p, x, y), point, direction)[1]
+                for x, y in zip(inputs.split(2000), labels.split(2000), strict=True)
+            ]
+        )
+
+    def gauss_newton(self, inputs: Tensor) -> Callable[[Vector], Vector]:
+        """Products with Jᵀ S J, J being the Jacobian of the logits and S the curvature of the loss in them."""
+        point = tuple(self.params.values())
+
+        def logits(*params: Tensor) -> Tensor:
+            return self.model(dict(zip(self.params, params, strict=True)), inputs)
+
+        def product(direction: Vector) -> Vector:
+            outputs, moved = torch.func.jvp(logits, point, direction)
+            chance = outputs.softmax(1)
+            curved = chance * moved - chance * (chance * moved).sum(1, keepdim=True)
+            found: Vector = torch.func.vjp(logits, *point)[1](curved / len(inputs))
+            return found
+
+        return product
+
+
+def measured(planted: str, epochs: int, copies: int, seed: int) -> dict[str, Any]:
+    """Every operation's influence along every q."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = demo_config("uniform", planted, seed, epochs, Path(folder))  # type: ignore[arg-type]
+        constant = dataclasses.replace(config.optimizer, schedule="constant")
+        trainer = Trainer(dataclasses.replace(config, evaluate_every=epochs, optimizer=constant))
+        trainer.fit()
+    network = Network(
+        PureModel(trainer.network, "eval"), {k: p.detach() for k, p in trainer.network.named_parameters()}
+    )
+    train, validation, normalise = trainer.splits.train, trainer.splits.validation, trainer.standard.normalise
+    policy, generator = Policy(seed=seed + 1), torch.Generator().manual_seed(seed)
+    floats, labels = train.images.float().div(255).repeat(copies, 1, 1, 1), train.labels.repeat(copies)
+    with torch.no_grad():
+        draw = policy.sample(floats)
+        inputs = normalise(policy.apply(floats, draw))
+    v = network.gradient(normalise(validation.images.float() / 255), validation.labels)
+
+    def some(count: int) -> tuple[Tensor, Tensor]:
+        chosen = torch.randperm(len(inputs), generator=generator)[:count]
+        return inputs[chosen], labels[chosen]
+
+    large = some(4000)
+    gradient = network.gradient(*large)
+    remembered = None
+    for _ in range(16):
+        recent = Deflated(16).solve(v, network.gradient(*some(384)), remembered)
+        remembered = recent.carried
+    curvature = network.gauss_newton(large[0])
+    directions: dict[str, Vector] = {
+        "v": v,
+        "v without the training gradient": Deflated(1, damping=1e-6).solve(v, gradient).vector,
+        "v without 16 gradients of batches": recent.vector,
+    }
+    for damping in (0.1, 0.01):
+        solver = ConjugateGradient(steps=60, tolerance=1e-3, damping=damping)
+        directions[f"(Gauss-Newton + {damping})⁻¹ v"] = solver.solve(curvature, v).vector
+    flat, other = (torch.cat([part.flatten() for part in parts]) for parts in (v, gradient))
+    rows: dict[str, Any] = {}
+    for name, direction in directions.items():
+        influence = network.influences(direction, inputs, labels)
+        centred = (influence - influence.mean()) / influence.std()
+        rows[name] = {
+            operation.name: float(centred[((draw.choice == index) & draw.applied).any(0)].mean())
+            for index, operation in enumerate(policy.operations)
+        }
+    return {"cosine_of_v_and_training_gradient": float(F.cosine_similarity(flat, other, dim=0)), "influence": rows}
+
+
+def draw_figure(results: dict[str, Any], path: Path) -> None:
+    """One panel for each planted shift."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    shown = {"v": "#D55E00", "v without 16 gradients of batches": "#0072B2", "(Gauss-Newton + 0.01)⁻¹ v": "#999999"}
+    figure, axes = plt.subplots(len(results), 1, figsize=(9, 3.1 * len(results)), squeeze=False)
+    for axis, (planted, found) in zip(axes[:, 0], results.items(), strict=True):
+        rows = found["influence"]
+        order = sorted(rows["v"], key=lambda name: -rows["v without 16 gradients of batches"][name])
+        for place, (name, colour) in enumerate(shown.items()):
+            at = [index + 0.27 * (place - 1) for index in range(len(order))]
+            axis.bar(at, [rows[name][operation] for operation in order], 0.27, color=colour, label=name)
+        axis.set_xticks(range(len(order)), order, rotation=35, ha="right")
+        axis.axhline(0, color="black", linewidth=0.6)
+        axis.set_title(f"planted: {planted}", loc="left")
+        axis.set_ylabel("influence (deviations)")
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="upper center", ncols=len(shown), frameon=False)
+    figure.tight_layout(rect=(0, 0, 1, 1 - 0.13 / len(results)))
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--planted", default="rotate,brightness")
+    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--copies", type=int, default=16, help="draws of every training image")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", metavar="FILE", type=Path)
+    parser.add_argument("--figure", metavar="FILE", type=Path)
+    arguments = parser.parse_args()
+    found: dict[str, Any] = {}
+    for planted in arguments.planted.split(","):
+        found[planted] = measured(planted, arguments.epochs, arguments.copies, arguments.seed)
+        print(f"{planted}: cosine of v and training gradient {found[planted]['cosine_of_v_and_training_gradient']:.3f}")
+        for name, row in found[planted]["influence"].items():
+            best = sorted(row.items(), key=lambda item: -item[1])[:4]
+            print(f"  {name:<36}", "  ".join(f"{operation} {value:+.2f}" for operation, value in best), flush=True)
+    if arguments.output is not None:
+        settings = {"epochs": arguments.epochs, "copies": arguments.copies, "seed": arguments.seed}
+        write(arguments.output, environment("torch", "madao") | {"settings": settings, "planted": found})
+    if arguments.figure is not None:
+        draw_figure(found, arguments.figure)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Whether the policy finds what was planted: digits whose validation and test images are moved, over many seeds.
+
+    python benchmarks/known_answers.py [--seeds 10] [--methods madao,uniform,paper] [--jobs 2] [--output FILE]
+
+Each cell is a training of `madao demo`: the learned policy by the defaults; every operation alike (uniform); and the
+paper's estimator and solver. What is in the output already is not run again, so that the table can grow. The verdict:
+in how many runs the planted family is the likeliest, and in how many the test error is below that of `uniform` for the
+same seed. Nothing planted (`none`): the largest selection there is, beside 1/14 at the start.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent / "speed"))
+from measure import environment, write
+
+from madao.cli.demo import demo_config, family_share
+from madao.data.planted import SHIFTS
+from madao.training.config import OuterConfig
+from madao.training.trainer import Trainer
+
+ROOT = Path(__file__).parents[1]
+METHODS = ("madao", "uniform", "standard", "paper")
+
+
+def train(method: str, planted: str, seed: int, epochs: int) -> dict[str, Any]:
+    """One cell."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        name = "madao" if method == "paper" else method
+        config = demo_config(name, planted, seed, epochs, Path(folder))  # type: ignore[arg-type]
+        config = dataclasses.replace(config, evaluate_every=epochs)
+        if method == "paper":
+            config = dataclasses.replace(config, outer=as_in_the_paper(config.outer))
+        result = Trainer(config, title=f"{method} {planted} {seed}").fit()
+    found: dict[str, Any] = {"test_error": result.test_error, "validation_error": result.validation_error}
+    if result.policy:
+        found["selection"] = result.policy
+        if planted != "none":
+            found["share"], _, found["rank"] = family_share(result, planted)
+    return found
+
+
+def as_in_the_paper(outer: OuterConfig) -> OuterConfig:
+    """The paper's estimator, as often and on as many images."""
+    return OuterConfig(
+        estimator="relaxed",
+        solver="neumann",
+        scale=1e-3,
+        steps=5,
+        mode="train",
+        warmup_augment="none",
+        optimizer="rmsprop",
+        lr=0.01,
+        every=outer.every,
+        batch_size=outer.batch_size,
+        train_batch_size=outer.train_batch_size,
+        curvature_batch_size=64,
+    )
+
+
+def verdicts(cells: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Of every method that learns, for each shift."""
+    errors = {tuple(key.split()): cell["test_error"] for key, cell in cells.items()}
+    found: dict[str, Any] = {}
+    for method, planted in itertools.product(METHODS, SHIFTS):
+        mine = {seed: error for (m, p, seed), error in errors.items() if (m, p) == (method, planted)}
+        if not mine:
+            continue
+        row: dict[str, Any] = {"runs": len(mine), "median_test_error": statistics.median(mine.values())}
+        pairs = [(error, errors.get(("uniform", planted, seed))) for seed, error in mine.items()]
+        known = [(error, other) for error, other in pairs if other is not None]
+        if known and method != "uniform":
+            row |= {"compared": len(known), "below_uniform": sum(error < other for error, other in known)}
+        selections = [cells[f"{method} {planted} {seed}"] for seed in mine]
+        if "rank" in selections[0]:
+            row["first"] = sum(cell["rank"] == 1 for cell in selections)
+        if "selection" in selections[0]:
+            row["largest_selection"] = statistics.median(max(cell["selection"].values()) for cell in selections)
+        found[f"{method} {planted}"] = row
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--methods", default="madao,uniform,paper")
+    parser.add_argument("--planted", default=",".join(SHIFTS))
+    parser.add_argument("--epochs", type=int, default=72)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--output", metavar="FILE", type=Path, default=ROOT / "benchmarks/results/known-answers.json")
+    arguments = parser.parse_args()
+    results = environment("torch", "madao") | {"epochs": arguments.epochs, "cells": {}}
+    if arguments.output.exists():
+        before = json.loads(arguments.output.read_text())
+        if before["epochs"] != arguments.epochs:
+            parser.error(f"{arguments.output} holds trainings of {before['epochs']} epochs; give another --output")
+        results["cells"] = before["cells"]
+    wanted = itertools.product(range(arguments.seeds), arguments.methods.split(","), arguments.planted.split(","))
+    with ProcessPoolExecutor(arguments.jobs) as pool:
+        running = {
+            pool.submit(train, method, planted, seed, arguments.epochs): f"{method} {planted} {seed}"
+            for seed, method, planted in wanted
+            if f"{method} {planted} {seed}" not in results["cells"]
+        }
+        for done in as_completed(running):
+            results["cells"][running[done]] = done.result()
+            results["verdicts"] = verdicts(results["cells"])
+            write(arguments.output, results)
+    for name, row in verdicts(results["cells"]).items():
+        print(f"{name:<20}", json.dumps(row))
+
+
+if __name__ == "__main__":
+    main()
