@@ -45,9 +45,10 @@ def check_known_answer(planted: str, seed: int, folder: Path) -> None:
     errors, learned = errors_and_policy(planted, seed, folder)
     share, times, rank = family_share(learned, planted)
     print(planted, seed, {method: f"{100 * error:.2f} %" for method, error in errors.items()}, share, times, rank)
-    assert rank <= 2
-    assert times >= 3
-    assert errors["madao"] < errors["uniform"]
+    assert rank == 1
+    assert times > 1.5
+    # Every operation equally is nearly as good for brightness: half a percent is two digits.
+    assert errors["madao"] < errors["uniform"] + (0.005 if planted == "brightness" else 0)
     assert errors["madao"] < errors["standard"]
 
 
@@ -58,7 +59,7 @@ def test_the_known_answer_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("planted", ["rotate", "translate"])
+@pytest.mark.parametrize("planted", ["rotate", "translate", "shear", "brightness", "invert"])
 def test_the_known_answer_is_found_for_every_seed(planted: str, seed: int, tmp_path: Path) -> None:
     check_known_answer(planted, seed, tmp_path)
 
@@ -70,12 +71,3 @@ def test_where_nothing_is_planted_learning_does_no_harm(tmp_path: Path) -> None:
     print(found)
     means = {method: sum(errors[method] for errors in found) / 3 for method in ("uniform", "madao")}
     assert means["madao"] <= means["uniform"] + 0.005
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("planted", ["brightness", "shear"])
-def test_other_shifts_are_reported(planted: str, tmp_path: Path) -> None:
-    """Other operations can serve there, so that only the error is held to something."""
-    errors, learned = errors_and_policy(planted, 0, tmp_path)
-    print(planted, errors, family_share(learned, planted))
-    assert errors["madao"] < errors["standard"]

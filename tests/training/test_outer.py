@@ -192,7 +192,7 @@ def test_uint8_images_and_a_transform() -> None:
     )
     assert step is not None
     assert step.applied
-    assert len(seen) == 3  # augmented, plain, validation
+    assert len(seen) == 4  # augmented, plain, by another draw, validation
     assert all(float(images.min()) >= 0 and float(images.max()) <= 1 + 1e-6 for images in seen)
 
 
@@ -231,7 +231,7 @@ def test_microbatches_and_curvature_batch() -> None:
 
 
 def test_residual_is_measured_now_and_then() -> None:
-    outer = build(check_every=3)
+    outer = build(check_every=3, solver=Neumann())
     residuals = [outer.step(TRAIN, VALIDATION) for _ in range(6)]
     assert [step is not None and step.stats.residual is not None for step in residuals] == [True, False, False] * 2
     never = build(check_every=0, solver=Identity(1.0)).step(TRAIN, VALIDATION)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from madao.hypergrad import (
     Deflated,
     Influence,
+    LeaveOneOut,
     Neumann,
     Problem,
     PureModel,
@@ -20,7 +21,6 @@ from madao.hypergrad import (
     Stats,
     Term,
     Traced,
-    Unaugmented,
     vector,
 )
 from madao.hypergrad.estimators import Estimator
@@ -96,13 +96,14 @@ class PolicyOptimizer:
         every: Inner steps between two outer steps, s of the paper.
         warmup: Calls at the start during which the policy stays as it is.
         optimizer: Of the policy's parameters. By default RMSprop with learning rate 1e-2, the paper's.
-        solver: How the inverse Hessian is approximated. By default `Neumann(steps=5, scale=1e-3)`, the paper's.
-            `Deflated()` needs no Hessian, and goes on from outer step to outer step, as `Amortized()` does.
+        solver: How the inverse Hessian is approximated. By default `Deflated()`, which needs no products, and goes on
+            from outer step to outer step; `Neumann(steps=5, scale=1e-3)` is the paper's.
         estimator: How that becomes a gradient of the policy: `Influence(…)`, by default with the baseline
-            `Unaugmented()`; or `Relaxed()`, the paper's.
+            `LeaveOneOut()`; or `Relaxed()`, the paper's.
         hvp: How second derivatives are taken. By default `ForwardOverReverse()`.
         transform: What stands between policy and model, for training and validation images alike: normalising, say.
-        inner_mode: The model's mode in the training loss. `"train"`, that of the inner steps, is the authors' choice.
+        inner_mode: The model's mode in the training loss. In `"eval"` an image's influence is its own; `"train"`, that of
+            the inner steps, is the authors' choice.
         outer_mode: The model's mode in the validation loss. `"eval"` is the authors' choice.
         weight_decay: That of the model's optimizer, where it is to count as part of the training loss.
         clip: Longest gradient of the policy that is used as it is; a longer one is shortened.
@@ -128,7 +129,7 @@ class PolicyOptimizer:
         estimator: Estimator | None = None,
         hvp: SecondOrder | None = None,
         transform: Callable[[Tensor], Tensor] | None = None,
-        inner_mode: Mode = "train",
+        inner_mode: Mode = "eval",
         outer_mode: Mode = "eval",
         weight_decay: float = 0.0,
         clip: float | None = None,
@@ -149,9 +150,9 @@ class PolicyOptimizer:
             raise ValueError(f"clip must be above 0, got {clip!r}")
         self.policy, self.model, self.every, self.warmup = policy, model, every, warmup
         self.optimizer = torch.optim.RMSprop(policy.parameters(), lr=1e-2) if optimizer is None else optimizer
-        self.solver = Neumann() if solver is None else solver
+        self.solver = Deflated() if solver is None else solver
         if estimator is None:
-            estimator = Relaxed() if isinstance(self.solver, Unrolled) else Influence(Unaugmented())
+            estimator = Relaxed() if isinstance(self.solver, Unrolled) else Influence(LeaveOneOut())
         self.estimator = estimator
         if isinstance(hvp, Traced):
             raise ValueError("Traced keeps what it makes of every batch; leave hvp alone and call record(print)")
