@@ -6,8 +6,8 @@ A network is trained on digits under the policy as it starts, until the policy w
 weights held, the influence ⟨q, ∇θ ℓ⟩ of many augmented training images is taken along
 
 - v, the gradient of the validation loss (q of the paper, but for a factor),
-- v without its part along the training gradient (one gradient; and the last 16 of small batches), as `Deflated` has it,
-- (F + λ)⁻¹ v, F being the Gauss-Newton matrix of the training loss, solved by conjugate gradients.
+- v without its part along the training gradient (one gradient of many images; and 16 of batches, all at these weights),
+- (F + λ)⁻¹ v, F being the Gauss-Newton matrix of the training loss, by 60 steps of conjugate gradients.
 
 Printed is each operation's mean influence where it is applied, less that of all, in deviations of a single image's. The
 operation that undoes the planted shift should come first.
@@ -97,13 +97,14 @@ def measured(planted: str, epochs: int, copies: int, seed: int) -> dict[str, Any
     with torch.no_grad():
         draw = policy.sample(floats)
         inputs = normalise(policy.apply(floats, draw))
+        again = normalise(policy(floats))  # q must know nothing of the draws that are scored
     v = network.gradient(normalise(validation.images.float() / 255), validation.labels)
 
     def some(count: int) -> tuple[Tensor, Tensor]:
-        chosen = torch.randperm(len(inputs), generator=generator)[:count]
-        return inputs[chosen], labels[chosen]
+        chosen = torch.randperm(len(again), generator=generator)[:count]
+        return again[chosen], labels[chosen]
 
-    large = some(4000)
+    large = some(3000)
     gradient = network.gradient(*large)
     remembered = None
     for _ in range(16):
@@ -115,9 +116,11 @@ def measured(planted: str, epochs: int, copies: int, seed: int) -> dict[str, Any
         "v without the training gradient": Deflated(1, damping=1e-6).solve(v, gradient).vector,
         "v without 16 gradients of batches": recent.vector,
     }
+    residuals = {}
     for damping in (0.1, 0.01):
-        solver = ConjugateGradient(steps=60, tolerance=1e-3, damping=damping)
-        directions[f"(Gauss-Newton + {damping})⁻¹ v"] = solver.solve(curvature, v).vector
+        name, solver = f"(Gauss-Newton + {damping})⁻¹ v", ConjugateGradient(steps=60, tolerance=1e-3, damping=damping)
+        solution = solver.solve(curvature, v)
+        directions[name], residuals[name] = solution.vector, float(solution.norms[-1] / solution.norms[0])
     flat, other = (torch.cat([part.flatten() for part in parts]) for parts in (v, gradient))
     rows: dict[str, Any] = {}
     for name, direction in directions.items():
@@ -127,7 +130,8 @@ def measured(planted: str, epochs: int, copies: int, seed: int) -> dict[str, Any
             operation.name: float(centred[((draw.choice == index) & draw.applied).any(0)].mean())
             for index, operation in enumerate(policy.operations)
         }
-    return {"cosine_of_v_and_training_gradient": float(F.cosine_similarity(flat, other, dim=0)), "influence": rows}
+    cosine = float(F.cosine_similarity(flat, other, dim=0))
+    return {"cosine_of_v_and_training_gradient": cosine, "residuals": residuals, "influence": rows}
 
 
 def draw_figure(results: dict[str, Any], path: Path) -> None:

@@ -58,6 +58,7 @@ def as_in_the_paper(outer: OuterConfig) -> OuterConfig:
         solver="neumann",
         scale=1e-3,
         steps=5,
+        tolerance=0.0,
         mode="train",
         warmup_augment="none",
         optimizer="rmsprop",
@@ -114,7 +115,7 @@ def main() -> None:
             if f"{method} {planted} {seed}" not in results["cells"]
         }
         for done in as_completed(running):
-            results["cells"][running[done]] = done.result()
+            results["cells"][running[done]] = done.result() | {"commit": results["commit"]}
             results["verdicts"] = verdicts(results["cells"])
             write(arguments.output, results)
     for name, row in verdicts(results["cells"]).items():

@@ -77,12 +77,12 @@ def test_the_same_gradient_again_and_again_does_no_harm() -> None:
 
 
 def test_a_hypergradient_by_it_is_that_of_its_q() -> None:
-    """With the gradient of the inner loss at θ, microbatches and all."""
+    """With the gradient of the inner loss at θ, its weight decay included."""
     known = quadratic()
     theta, phi = known.problem.params + 0.3, known.problem.hyper
-    problem = Problem(params=theta, hyper=phi, inner=known.problem.inner, outer=known.problem.outer)
+    problem = Problem(params=theta, hyper=phi, inner=known.problem.inner, outer=known.problem.outer, weight_decay=0.7)
     v = torch.func.grad(known.problem.outer)(theta, phi)  # type: ignore[arg-type]
-    gradient = torch.func.grad(known.problem.inner)(theta, phi)  # type: ignore[arg-type]
+    gradient = torch.func.grad(known.problem.inner)(theta, phi) + 0.7 * theta  # type: ignore[arg-type]
     mixed = torch.func.jacrev(torch.func.grad(known.problem.inner), argnums=1)(theta, phi)  # type: ignore[arg-type]
     direct = torch.func.grad(known.problem.outer, argnums=1)(theta, phi)  # type: ignore[arg-type]
     found = hypergradient(problem, Deflated(memory=3))
@@ -93,6 +93,18 @@ def test_a_hypergradient_by_it_is_that_of_its_q() -> None:
     assert found.stats.residual is None
     again = hypergradient(problem, Deflated(memory=3), start=found.carried)
     torch.testing.assert_close(again.solution, written_out(v, [gradient, gradient], 0.01))
+
+
+def test_half_precision_is_computed_with_in_single() -> None:
+    v, gradients = random(10).bfloat16(), [random(10).bfloat16() for _ in range(4)]
+    solver, start = Deflated(memory=4, damping=1e-3), None
+    for gradient in gradients:
+        found = solver.solve(parts(v), parts(gradient), start)
+        start = found.carried
+    assert found.vector[0].dtype == torch.bfloat16
+    expected = written_out(v.double(), [gradient.double() for gradient in gradients], 1e-3)
+    left = torch.cat([p.flatten() for p in found.vector]).double()
+    assert float((left - expected).norm() / expected.norm()) < 0.01
 
 
 def test_a_start_of_another_shape_is_refused() -> None:

@@ -61,14 +61,13 @@ LEAST = {
     "outer.warmup": 0,
     "outer.lr": 0,
     "outer.steps": 0,
-    "outer.damping": 0,
     "epochs": 1,
     "batch_size": 1,
     "accumulate": 1,
     "evaluate_every": 1,
     "checkpoint_minutes": 0,
 }
-ABOVE_ZERO = ("optimizer.restart", "optimizer.clip", "outer.scale")
+ABOVE_ZERO = ("optimizer.restart", "optimizer.clip", "outer.scale", "outer.damping")
 BETWEEN = ("data.validation", "augment.scale")
 IN = ("augment.magnitude", "optimizer.label_smoothing", "ema")
 BAD = [

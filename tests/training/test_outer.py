@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from madao import Policy, PolicyOptimizer
 from madao.hypergrad import (
+    Deflated,
     Identity,
     Influence,
     LeaveOneOut,
@@ -23,6 +24,7 @@ from madao.hypergrad import (
     Unrolled,
     hypergradient,
 )
+from madao.hypergrad.hypergradient import unread
 
 GENERATOR = torch.Generator().manual_seed(0)
 TRAIN = torch.rand(24, 1, 8, 8, generator=GENERATOR), torch.randint(0, 3, (24,), generator=GENERATOR)
@@ -371,3 +373,39 @@ def test_a_long_series_is_summed_as_it_was() -> None:
     found = [outer.step(TRAIN, VALIDATION) for _ in range(2)]
     assert [step.stats.products for step in found if step is not None] == [6, 5]
     assert outer._products is None
+
+
+def test_where_all_powers_count_no_more_is_spent_than_without_a_tolerance() -> None:
+    outer = build(solver=Neumann(2, 0.02, 1e-9), check_every=3, estimator=Relaxed())
+    found = [outer.step(TRAIN, VALIDATION) for _ in range(3)]
+    assert [step.stats.products for step in found if step is not None] == [3, 2, 2]
+
+
+def test_what_is_deflated_by_is_another_draw_than_what_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    problems: list[Problem] = []
+
+    def note(problem: Problem, *arguments: Any, **settings: Any) -> Any:
+        problems.append(problem)
+        return unread(problem, *arguments, **settings)
+
+    monkeypatch.setattr("madao.training.outer.unread", note)
+    build().step(TRAIN, VALIDATION)
+    (problem,) = problems
+    scored, again = problem.inputs
+    assert scored.requires_grad
+    assert not again.requires_grad
+    assert (scored != again).flatten(1).any(1).float().mean() > 0.5
+    params = problem.params
+    (inner,), (curvature,) = problem.inner, problem.curvature  # type: ignore[misc]
+    assert torch.equal(inner.loss(params, (scored, again)), inner.loss(params, (scored, scored)))
+    assert torch.equal(curvature.loss(params, (scored, again)), inner.loss(params, (again, again)))
+    assert not torch.equal(curvature.loss(params, (scored, again)), inner.loss(params, (scored, again)))
+
+
+def test_another_solvers_memory_is_not_gone_on_from() -> None:
+    outer = build(solver=Deflated(3))
+    outer.step(TRAIN, VALIDATION)
+    for solver in (Deflated(4), Neumann(2)):
+        other = build(solver=solver)
+        other.load_state_dict(outer.state_dict())
+        assert other.step(TRAIN, VALIDATION) is not None

@@ -45,7 +45,7 @@ def test_resuming_goes_on_exactly(solver: Any) -> None:
     for a, b in zip(whole.policy.parameters(), second.policy.parameters(), strict=True):
         assert torch.equal(a, b)
     carried, other = whole.state_dict()["carried"], second.state_dict()["carried"]
-    assert carried["names"] == other["names"] == list(dict(whole.model.named_parameters()))
+    assert carried["owner"] == other["owner"] == [repr(solver), *dict(whole.model.named_parameters())]
     assert all(torch.equal(a, b) for a, b in zip(carried["tensors"], other["tensors"], strict=True))
     # Without it it would not: the equality above is worth something.
     _, forgetful = resumed(first.state_dict() | {"carried": None})

@@ -58,7 +58,8 @@ class Deflated:
         gram = torch.stack([rows @ row for row in rows]).double()
         coefficients = solve_positive(gram + self.damping * torch.eye(self.memory, device=gram.device), rows @ target)
         left = target - coefficients.to(target.dtype) @ rows
-        q = tuple(part.view_as(like) for part, like in zip(left.split([t.numel() for t in v]), v, strict=True))
+        sizes = [part.numel() for part in v]
+        q = tuple(part.view_as(like).to(like.dtype) for part, like in zip(left.split(sizes), v, strict=True))
         lengths = torch.stack([vector.norm(v), vector.norm(q)])
         return Solution(vector.scaled(q, self.scale), lengths, None, 0, series_status, carried=(rows,))
 
@@ -77,4 +78,4 @@ def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:
 
 
 def _flat(parts: Vector) -> Tensor:
-    return torch.cat([part.reshape(-1) for part in parts])
+    return torch.cat([vector.at_least_single(part).reshape(-1) for part in parts])

@@ -109,7 +109,7 @@ def hypergradient(
             which go on from `start`.
         hvp: How products with H are made: `ForwardOverReverse` (the default), `DoubleBackward`, `FiniteDifference`.
         estimator: How q becomes a gradient in φ: `Relaxed` (the default) or `Influence`.
-        check: Whether one more product is spent on measuring the residual ‖v − H q‖ / ‖v‖.
+        check: Whether one more product is spent on measuring the residual ‖v − H q‖ / ‖v‖. `Deflated` has none.
         start: For `Deflated`, `Amortized` and `Averaged`: what the call before has `carried`.
     """
     found = unread(problem, solver, hvp, estimator, check, start)
@@ -160,21 +160,24 @@ def unread(
         return _unrolled(solver, setting, outer, problem.weight_decay, estimator)
     outer_loss, v, direct = _gradient(outer, params, inputs, second_order, "outer")
     curvature = inner if problem.curvature is None else pure(problem.curvature, "curvature")
-    operator = _hessian(curvature, params, inputs, second_order, problem.weight_decay)
+    operator: Operator | None = None
     if isinstance(solver, Deflated):
-        _, gradient, _ = _gradient(curvature, params, inputs, second_order, "inner")
+        _, gradient, _ = _gradient(curvature, params, inputs, second_order, "curvature")
+        gradient = vector.add(gradient, params, problem.weight_decay) if problem.weight_decay else gradient
         solution = solver.solve(v, gradient, _started(solver, v, start, problem.params))
         del gradient
-    elif start is None:
-        solution = solver.solve(operator, v)
     else:
-        assert isinstance(solver, Amortized | Averaged)
-        solution = solver.solve(operator, v, _started(solver, v, start, problem.params))
+        operator = _hessian(curvature, params, inputs, second_order, problem.weight_decay)
+        if start is None:
+            solution = solver.solve(operator, v)
+        else:
+            assert isinstance(solver, Amortized | Averaged)
+            solution = solver.solve(operator, v, _started(solver, v, start, problem.params))
     residual, products, judge = solution.residual, solution.products, solution.judge
     # These measure their own: the amortized solver of a damped system, judged by a limit of its own.
-    own = isinstance(solver, Amortized | Deflated) or (isinstance(solver, PowerSeries) and residual is not None)
+    own = isinstance(solver, Amortized) or (isinstance(solver, PowerSeries) and residual is not None)
     v_norm, q, lengths, carried = vector.norm(v), solution.vector, solution.norms, solution.carried
-    if check and not own:
+    if check and not own and operator is not None:
         left = vector.add(v, operator(q), -1.0)
         judge = functools.partial(_measured, judge, residual, products)
         residual, products = vector.norm(left) / v_norm.clamp(min=1e-300), products + 1
@@ -244,7 +247,9 @@ def _started(solver: Any, v: Vector, start: Any, params: Any) -> Vector | None:
     size = sum(tensor.numel() for tensor in v)
     expected = [(solver.memory, size)] if isinstance(solver, Deflated) else [tensor.shape for tensor in v]
     if [tuple(tensor.shape) for tensor in flat] != [tuple(shape) for shape in expected]:
-        raise ValueError("start does not belong to these params; give what the call before, of the same, has `carried`")
+        raise ValueError(
+            "start does not belong to these params and this solver; give what the call before has `carried`"
+        )
     return flat
 
 

@@ -31,7 +31,8 @@ class Problem:
         inner: f(θ, inputs). A sequence of `Term`s is summed.
         outer: g(θ, inputs). A sequence of `Term`s is summed. A direct dependence on the inputs counts too.
         inputs: What the losses see of φ, computed from it with a graph: augmented images, say. By default φ itself.
-        curvature: The loss whose Hessian is used in f's place, for instance f on fewer examples. By default f.
+        curvature: The loss whose Hessian is used in f's place, for instance f on fewer examples; of `Deflated`, whose
+            gradient. By default f.
         weight_decay: λ of λ/2 ‖θ‖² in f, where the inner optimizer has it and the loss does not.
         log_prob: For `Influence`: log P of what was drawn for each example, `[B]`, differentiable in φ.
         classes: For the baseline `ClassMean`: the class of each example, `[B]`.

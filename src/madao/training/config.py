@@ -174,14 +174,14 @@ class OuterConfig:
         decay: Lower it along a cosine to zero at the end.
         batch_size: Validation images in one outer step. By default the training batch size.
         train_batch_size: Training images in one outer step. By default the batch that was just trained on.
-        curvature_batch_size: Of those, how many the Hessian is taken over. By default all.
+        curvature_batch_size: Of those, how many the Hessian is taken over, where a solver does. By default all.
         steps: Terms of the Neumann series, J of the paper.
         tolerance: Part of the Neumann series for which high powers of the Hessian are left out, as measured at every
             tenth outer step; 0 for none.
-        scale: Step of the Neumann series, or of the amortized solver.
+        scale: Step of the Neumann series, or of the amortized solver; a mere factor for the others.
         damping: Added to the Hessian by the amortized solver: one over the horizon it looks ahead. Of the deflated
             one, how much is left of what lies along training gradients.
-        memory: Training gradients that the deflated solver remembers, each as large as the model.
+        memory: Training gradients that the deflated solver remembers, each as large as the model, in checkpoints too.
         clip: Longest gradient of the policy that is used as it is. By default any.
         microbatch: Most images in one pass of the outer step, to save memory. By default all.
     """
@@ -210,10 +210,10 @@ class OuterConfig:
     def __post_init__(self) -> None:
         for name in ("every", "batch_size", "train_batch_size", "curvature_batch_size", "microbatch", "memory"):
             _at_least(f"outer.{name}", getattr(self, name), 1)
-        for name in ("warmup", "lr", "steps", "damping"):
+        for name in ("warmup", "lr", "steps"):
             _at_least(f"outer.{name}", getattr(self, name), 0)
         _fraction("outer.tolerance", self.tolerance)
-        for name in ("scale", "clip"):
+        for name in ("scale", "damping", "clip"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UserError(f"--outer.{name} must be above 0, got {value}")
@@ -249,7 +249,7 @@ class TrainConfig:
         epochs: Passes over the training images.
         batch_size: Images in one step of the optimizer.
         accumulate: Parts in which a batch passes through the model, to save memory.
-        precision: 32, tf32 or bf16. By default bf16 on a GPU that has it, 32 elsewhere.
+        precision: 32, tf32, bf16, or auto: bf16 on a GPU that has it, 32 elsewhere.
         ema: Decay of an average of the weights that is evaluated in their place; 0 for none.
         test_with: Weights the test set sees: those of the last epoch, or the best on validation images.
         evaluate_every: Epochs between two evaluations on validation images.

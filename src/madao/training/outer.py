@@ -102,8 +102,8 @@ class PolicyOptimizer:
             `LeaveOneOut()`; or `Relaxed()`, the paper's.
         hvp: How second derivatives are taken. By default `ForwardOverReverse()`.
         transform: What stands between policy and model, for training and validation images alike: normalising, say.
-        inner_mode: The model's mode in the training loss. In `"eval"` an image's influence is its own; `"train"`, that of
-            the inner steps, is the authors' choice.
+        inner_mode: The model's mode in the training loss. In `"eval"` an image's influence is its own; `"train"`, that
+            of the inner steps, is the authors' choice.
         outer_mode: The model's mode in the validation loss. `"eval"` is the authors' choice.
         weight_decay: That of the model's optimizer, where it is to count as part of the training loss.
         clip: Longest gradient of the policy that is used as it is; a longer one is shortened.
@@ -172,7 +172,7 @@ class PolicyOptimizer:
         self._losses = per_example(loss)
         self.calls = self.updates = self.skipped = 0
         self._validation = ValidationBatches()
-        self._carried: dict[str, list[Any]] | None = None  # by the solver, for the parameters of these names
+        self._carried: dict[str, list[Any]] | None = None  # by the solver, for these parameters
         self._products: int | None = None
         self._estimate: Callable[[Asked, tuple[Tensor, ...]], Unread] = functools.partial(self._estimated, self.hvp)
 
@@ -206,8 +206,9 @@ class PolicyOptimizer:
         outer_steps = self.updates + self.skipped
         check = self.check_every > 0 and outer_steps % self.check_every == 0
         names = list(PureModel(self.model).params)
-        if self._carried is not None and self._carried["names"] != names:
-            self._carried = None  # parameters were frozen, or thawed, since
+        owner = [repr(self.solver), *names]
+        if self._carried is not None and self._carried["owner"] != owner:
+            self._carried = None  # parameters were frozen or thawed since, or it is another solver's
         start = () if self._carried is None else tuple(self._carried["tensors"])
         device = next(original(self.model).parameters()).device
         tensors = (*train_batch, *self._validation.next(validation), *start)
@@ -219,11 +220,13 @@ class PolicyOptimizer:
         )
         stats = found.read()
         if series is not None:
-            self._products = PowerSeries.enough(stats.term_norms, series.tolerance)
+            enough = PowerSeries.enough(stats.term_norms, series.tolerance)
+            self._products = None if enough == series.steps else enough  # of all, the series itself is the shorter way
         if isinstance(self.solver, CARRIED):
             # From where it runs away it starts anew. A graph's result is overwritten by the next.
-            carried = [part.clone() for part in found.carried or ()]
-            self._carried = {"names": names, "tensors": carried} if stats.usable else None
+            self._carried = None  # as large as the model, or larger: before there are two
+            carried = [part.clone() for part in found.carried or ()] if stats.usable else None
+            self._carried = None if carried is None else {"owner": owner, "tensors": carried}
         if not stats.usable:
             self.skipped += 1
             _LOGGER.warning(
@@ -307,7 +310,7 @@ class PolicyOptimizer:
         self._products = state.get("products")
         carried = state.get("carried")
         if carried is not None:
-            carried = {"names": carried["names"], "tensors": [tensor.to(device) for tensor in carried["tensors"]]}
+            carried = {"owner": carried["owner"], "tensors": [tensor.to(device) for tensor in carried["tensors"]]}
         self._carried = carried
 
     def _estimated(self, hvp: SecondOrder | None, asked: "Asked", tensors: tuple[Tensor, ...]) -> Unread:

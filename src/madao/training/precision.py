@@ -16,12 +16,16 @@ def set_precision(name: str, device: torch.device | None = None) -> torch.dtype 
         device: What auto goes by.
     """
     if name == "auto":
-        on_gpu = device is not None and device.type == "cuda"
-        name = "bf16" if on_gpu and torch.cuda.is_bf16_supported(including_emulation=False) else "32"
+        name = "bf16" if device is not None and device.type == "cuda" and _has_bf16(device) else "32"
     fast = name != "32"
     torch.backends.cuda.matmul.allow_tf32 = fast
     torch.backends.cudnn.allow_tf32 = fast
     return torch.bfloat16 if name == "bf16" else None
+
+
+def _has_bf16(device: torch.device) -> bool:
+    with torch.cuda.device(device):
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
 
 @contextmanager
