@@ -30,6 +30,7 @@ from measure import environment, write
 
 from madao import Policy
 from madao.cli.demo import demo_config
+from madao.data import Pixels
 from madao.hypergrad import ConjugateGradient, Deflated, PureModel
 from madao.training.trainer import Trainer
 
@@ -69,10 +70,11 @@ class Network:
         point = tuple(self.params.values())
 
         def logits(*params: Tensor) -> Tensor:
-            return self.model(dict(zip(self.params, params, strict=True)), inputs)
+            outputs: Tensor = self.model(dict(zip(self.params, params, strict=True)), inputs)
+            return outputs
 
         def product(direction: Vector) -> Vector:
-            outputs, moved = torch.func.jvp(logits, point, direction)
+            outputs, moved = torch.func.jvp(logits, point, direction)[:2]
             chance = outputs.softmax(1)
             curved = chance * moved - chance * (chance * moved).sum(1, keepdim=True)
             found: Vector = torch.func.vjp(logits, *point)[1](curved / len(inputs))
@@ -92,6 +94,8 @@ def measured(planted: str, epochs: int, copies: int, seed: int) -> dict[str, Any
         PureModel(trainer.network, "eval"), {k: p.detach() for k, p in trainer.network.named_parameters()}
     )
     train, validation, normalise = trainer.splits.train, trainer.splits.validation, trainer.standard.normalise
+    assert isinstance(train, Pixels)
+    assert isinstance(validation, Pixels)
     policy, generator = Policy(seed=seed + 1), torch.Generator().manual_seed(seed)
     floats, labels = train.images.float().div(255).repeat(copies, 1, 1, 1), train.labels.repeat(copies)
     with torch.no_grad():

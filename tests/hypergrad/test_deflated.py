@@ -25,7 +25,8 @@ def parts(flat: Tensor) -> tuple[Tensor, ...]:
 def written_out(v: Tensor, gradients: list[Tensor], damping: float) -> Tensor:
     """(I + GGᵀ/λ)⁻¹ v, which is what the formula is by the identity of Woodbury."""
     units = torch.stack([gradient / gradient.norm() for gradient in gradients])
-    return torch.linalg.solve(torch.eye(len(v), dtype=v.dtype) + units.T @ units / damping, v)
+    solved: Tensor = torch.linalg.solve(torch.eye(len(v), dtype=v.dtype) + units.T @ units / damping, v)
+    return solved
 
 
 @pytest.mark.parametrize("damping", [1e-4, 0.01, 1.0])
@@ -96,8 +97,8 @@ def test_a_hypergradient_by_it_is_that_of_its_q() -> None:
 
 
 def test_half_precision_is_computed_with_in_single() -> None:
-    v, gradients = random(10).bfloat16(), [random(10).bfloat16() for _ in range(4)]
-    solver, start = Deflated(memory=4, damping=1e-3), None
+    v, gradients = random(10).bfloat16(), [random(10).bfloat16() for _ in range(8)]
+    solver, start = Deflated(memory=8, damping=1e-3), None
     for gradient in gradients:
         found = solver.solve(parts(v), parts(gradient), start)
         start = found.carried

@@ -91,3 +91,5 @@ def test_tensors_are_copied_to_where_they_were_first() -> None:
     for number in range(4):
         assert recorder(0, (torch.full((2,), float(number)), torch.tensor([number]))) == 3 * number
     assert len(places) == 2
+    assert recorder("another thing to do", (torch.full((2,), 5.0), torch.tensor([5]))) == 15
+    assert len(places) == 2  # what was traced of the one serves the other

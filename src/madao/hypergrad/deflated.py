@@ -70,9 +70,7 @@ def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:
     count = len(matrix)
     for i in range(count):
         pivot = table[i] / table[i, i]
-        factors = table[:, i].clone()
-        factors[i] = 0
-        table = table - factors[:, None] * pivot
+        table = table - table[:, i : i + 1] * pivot
         table[i] = pivot
     return table[:, count]
 
