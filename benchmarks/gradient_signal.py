@@ -71,9 +71,14 @@ def influence(baseline: Any, **settings: Any) -> dict[str, Any]:
     return {"estimator": Influence(baseline), "solver": Identity(1.0), "inner_mode": "eval", **settings}
 
 
+def relaxed(solver: Any) -> dict[str, Any]:
+    """Settings of the paper's estimator, on a model in training mode."""
+    return {"estimator": Relaxed(), "solver": solver, "inner_mode": "train"}
+
+
 VARIANTS: dict[str, Variant] = {
-    "paper: relaxed, Neumann J=5": Variant({"estimator": Relaxed(), "solver": Neumann(5, 1e-3)}),
-    "relaxed, no products, 4 × validation": Variant({"estimator": Relaxed(), "solver": Identity(1.0)}, validation=4),
+    "paper: relaxed, Neumann J=5": Variant(relaxed(Neumann(5, 1e-3))),
+    "relaxed, no products, 4 × validation": Variant(relaxed(Identity(1.0)), validation=4),
     "influence, training mode, leave one out": Variant(influence(LeaveOneOut(), inner_mode="train")),
     "influence, leave one out": Variant(influence(LeaveOneOut())),
     "influence, deflated": Variant(influence(LeaveOneOut(), solver=Deflated())),

@@ -88,6 +88,7 @@ def fast(trainer: Trainer, case: dict[str, Any]) -> PolicyOptimizer:
         trainer.network,
         trainer.loss,
         transform=trainer.standard.normalise,
+        inner_mode="train",
         weight_decay=trainer.config.optimizer.weight_decay,
         curvature_batch=max(trainer.config.batch_size // 8, 1),
         autocast=trainer.autocast,

@@ -108,7 +108,14 @@ class Bench:
         model.to(memory_format=torch.channels_last)  # as `madao train` has it on a GPU
         training, validation = size.batches(self.device)
         outer = PolicyOptimizer(
-            policy, model, every=1, solver=solver, estimator=Relaxed(), autocast=self.autocast, check_every=0
+            policy,
+            model,
+            every=1,
+            solver=solver,
+            estimator=Relaxed(),
+            inner_mode="train",
+            autocast=self.autocast,
+            check_every=0,
         )
         said: list[str] = []
         if recorded:
