@@ -175,7 +175,7 @@ def main() -> None:
         if isinstance(solver, Neumann) and solver.shortens:  # as the first outer step finds out
             whole = dataclasses.replace(asked, products=solver.steps)
             lengths = outer._estimated(traced, whole, static).read().term_norms
-            asked = dataclasses.replace(asked, products=solver.powers(0).enough(lengths, solver.tolerance))
+            asked = dataclasses.replace(asked, products=solver.needed(lengths))
         found: dict[str, list[float]] = {family: [] for family in ("all", *FAMILIES)}
         for tensors in given:
             for target, source in zip(static, tensors, strict=True):

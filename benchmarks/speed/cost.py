@@ -35,6 +35,7 @@ from madao import Policy
 from madao.hypergrad import Momentum, Neumann, Relaxed, Unrolled
 from madao.models import WideResNet
 from madao.training.graph import Recorder
+from madao.training.memory import let_go
 from madao.training.outer import PolicyOptimizer
 from madao.training.precision import set_precision
 
@@ -140,7 +141,8 @@ class Bench:
             for _ in range(CALLS_UNTIL_RECORDED):
                 work()
         if self.gpu:
-            _let_go()
+            gc.collect()
+            let_go()
             torch.cuda.reset_peak_memory_stats()
         rounds = self.repeats if recorded else min(self.repeats, EAGER_REPEATS)
         seconds = 1 / rates({"": work}, 1, rounds, self.device)[""].median
@@ -152,16 +154,9 @@ class Bench:
     def _memory_before(self, recorded: bool) -> int:
         if not self.gpu:
             return 0
-        _let_go()
+        gc.collect()
+        let_go()
         return torch.cuda.memory_reserved() if recorded else torch.cuda.memory_allocated()
-
-
-def _let_go() -> None:
-    """Of GPU memory that nobody needs: garbage, cached blocks, and a workspace of cuBLAS for every stream there was."""
-    torch.cuda.synchronize()
-    gc.collect()
-    torch._C._cuda_clearCublasWorkspaces()
-    torch.cuda.empty_cache()
 
 
 def _training_step(model: nn.Module, autocast: torch.dtype | None) -> Callable[[None, tuple[Tensor, ...]], Tensor]:

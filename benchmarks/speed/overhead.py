@@ -24,6 +24,7 @@ from measure import environment, write
 from madao.data import Pixels
 from madao.training.build import Splits
 from madao.training.config import AugmentConfig, ModelConfig, OptimizerConfig, OuterConfig, SpeedConfig, TrainConfig
+from madao.training.memory import let_go
 from madao.training.trainer import Trainer
 
 DEFAULT = {"every": 30, "warmup": 0, "curvature_batch_size": 16}
@@ -112,8 +113,7 @@ def _held() -> float:
     gc.collect()
     if not torch.cuda.is_available():
         return 0.0
-    torch._C._cuda_clearCublasWorkspaces()
-    torch.cuda.empty_cache()
+    let_go()
     return torch.cuda.memory_reserved() / 2**20
 
 

@@ -55,6 +55,11 @@ class Neumann:
         """Whether powers of H may be left out."""
         return self.tolerance > 0 and 1 <= self.steps <= _MOST_POWERS
 
+    def needed(self, lengths: Sequence[float]) -> int | None:
+        """How many products the tolerance asks for, by the lengths of all powers; None to sum the series itself."""
+        enough = PowerSeries.enough(lengths, self.tolerance)
+        return None if enough == self.steps else enough
+
     def powers(self, products: int) -> "PowerSeries":
         """The same series by powers of H, up to so many."""
         return PowerSeries(self.steps, self.scale, products)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from madao.policy.randomness import OwnRandomness
+from madao.training.memory import let_go
 
 _MOST = 16
 """Graphs of one recorder: where there would be more, something that should stay changes at every call."""
@@ -146,7 +147,7 @@ class Recorder(Generic[Result]):
         with torch.cuda.stream(stream):
             result = self.function(key, tensors)
         torch.cuda.current_stream().wait_stream(stream)
-        _let_go()  # what this call needed, the graph will hold for itself
+        let_go()  # what this call needed, the graph will hold for itself
         return result
 
     def _record(self, key: Hashable, recording: _Recording[Result]) -> None:
@@ -158,7 +159,7 @@ class Recorder(Generic[Result]):
         # A recording that fails leaves generators unusable, the global one too.
         everyone = [*own, torch.cuda.default_generators[device.index or 0]]
         before = [generator.clone_state() for generator in everyone]
-        _let_go()
+        let_go()
         try:
             with torch.cuda.graph(graph, self.memory.handle, self.memory.stream):
                 result = self.function(key, recording.static)
@@ -167,15 +168,8 @@ class Recorder(Generic[Result]):
                 generator.graphsafe_set_state(state)
             self.memory.renew()
             raise
-        _let_go()
+        let_go()
         recording.graph, recording.result = graph, result
-
-
-def _let_go() -> None:
-    """Of memory that nobody needs. cuBLAS keeps a workspace for each stream, in a graph's pool if it was made there."""
-    torch.cuda.synchronize()
-    torch._C._cuda_clearCublasWorkspaces()
-    torch.cuda.empty_cache()
 
 
 def _copy(static: Tensors, tensors: Tensors) -> None:

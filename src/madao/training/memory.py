@@ -21,3 +21,10 @@ def let_segments_grow(device: torch.device) -> None:
         torch._C._accelerator_setAllocatorSettings(settings)
     else:
         torch.cuda.memory._set_allocator_settings(settings)
+
+
+def let_go() -> None:
+    """Of memory that nobody needs. cuBLAS keeps a workspace for each stream, in a graph's pool if it was made there."""
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()

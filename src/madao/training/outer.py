@@ -26,7 +26,6 @@ from madao.hypergrad import (
 from madao.hypergrad.estimators import Estimator
 from madao.hypergrad.hvp import SecondOrder
 from madao.hypergrad.hypergradient import CARRIED, Solver, Unread, unread
-from madao.hypergrad.neumann import PowerSeries
 from madao.hypergrad.pure import Mode, original
 from madao.hypergrad.signal import RunningSignal
 from madao.hypergrad.traced import UntraceableError
@@ -220,8 +219,7 @@ class PolicyOptimizer:
         )
         stats = found.read()
         if series is not None:
-            enough = PowerSeries.enough(stats.term_norms, series.tolerance)
-            self._products = None if enough == series.steps else enough  # of all, the series itself is the shorter way
+            self._products = series.needed(stats.term_norms)
         if isinstance(self.solver, CARRIED):
             # From where it runs away it starts anew. A graph's result is overwritten by the next.
             self._carried = None  # as large as the model, or larger: before there are two
