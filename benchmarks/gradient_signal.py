@@ -26,7 +26,6 @@ from measure import environment, write
 
 from madao.data import Batches
 from madao.hypergrad import (
-    Averaged,
     ClassMean,
     Deflated,
     Identity,
@@ -44,7 +43,7 @@ from madao.policy import Policy
 from madao.training import checkpoint
 from madao.training.config import TrainConfig, from_plain
 from madao.training.inner import crop_and_flip
-from madao.training.outer import Asked, PolicyOptimizer
+from madao.training.outer import PolicyOptimizer
 from madao.training.rundir import RunDirectory
 from madao.training.trainer import Trainer
 
@@ -59,11 +58,13 @@ class Variant:
         settings: Of `PolicyOptimizer`.
         images: Training images a step, as a multiple of the batch size; each is drawn for `draws` times.
         validation: Validation images a step, likewise.
+        curvature: Images that curvature is taken of, likewise.
     """
 
     settings: dict[str, Any]
     images: float = 1
     validation: float = 1
+    curvature: float = 1
 
 
 def influence(baseline: Any, **settings: Any) -> dict[str, Any]:
@@ -77,30 +78,23 @@ def relaxed(solver: Any) -> dict[str, Any]:
 
 
 VARIANTS: dict[str, Variant] = {
-    "paper: relaxed, Neumann J=5": Variant(relaxed(Neumann(5, 1e-3))),
+    "paper: relaxed, Neumann J=5": Variant(relaxed(Neumann(5, 1e-3)), curvature=1 / 8),
     "relaxed, no products, 4 × validation": Variant(relaxed(Identity(1.0)), validation=4),
     "influence, training mode, leave one out": Variant(influence(LeaveOneOut(), inner_mode="train")),
     "influence, leave one out": Variant(influence(LeaveOneOut())),
     "influence, deflated": Variant(influence(LeaveOneOut(), solver=Deflated())),
-    "influence, deflated, 16 × images, 8 × validation": Variant(influence(LeaveOneOut(), solver=Deflated()), 16, 8),
+    "influence, deflated, 4 × images": Variant(influence(LeaveOneOut(), solver=Deflated()), 4),
+    "influence, deflated, 16 × images": Variant(influence(LeaveOneOut(), solver=Deflated()), 16),
+    "influence, deflated, 16 × images, 4 × validation": Variant(influence(LeaveOneOut(), solver=Deflated()), 16, 4),
+    "influence, deflated, 16 × images, 4 × of all": Variant(influence(LeaveOneOut(), solver=Deflated()), 16, 4, 4),
     "influence, class mean": Variant(influence(ClassMean())),
     "influence, unaugmented": Variant(influence(Unaugmented()), images=0.5),
     "influence, 2 draws an image": Variant(influence(SameExample(), draws=2), images=0.5),
     "influence, 4 draws an image": Variant(influence(SameExample(), draws=4), images=0.25),
     "influence, leave one out, 4 × validation": Variant(influence(LeaveOneOut()), validation=4),
     "influence, leave one out, 16 × images, 8 × validation": Variant(influence(LeaveOneOut()), 16, 8),
-    "influence, leave one out, 16 × images, 8 × validation, v averaged": Variant(
-        influence(LeaveOneOut(), solver=Averaged(1.0, 0.95)), 16, 8
-    ),
     "influence, training mode, 16 × images, 8 × validation": Variant(
         influence(LeaveOneOut(), inner_mode="train"), 16, 8
-    ),
-    "influence, leave one out, v averaged": Variant(influence(LeaveOneOut(), solver=Averaged(1.0, 0.95))),
-    "influence, 4 draws, v averaged": Variant(
-        influence(SameExample(), draws=4, solver=Averaged(1.0, 0.95)), images=0.25
-    ),
-    "influence, 4 draws, 4 × images, v averaged": Variant(
-        influence(SameExample(), draws=4, solver=Averaged(1.0, 0.95)), images=1
     ),
 }
 
@@ -137,7 +131,7 @@ def gradients(trainer: Trainer, variant: Variant, steps: int, warm: int, compile
         trainer.loss,
         transform=trainer.standard.normalise,
         weight_decay=config.optimizer.weight_decay,
-        curvature_batch=max(config.batch_size // 8, 1),
+        curvature_batch=max(round(config.batch_size * variant.curvature), 1),
         autocast=trainer.autocast,
         check_every=0,
         **variant.settings,
@@ -150,24 +144,19 @@ def gradients(trainer: Trainer, variant: Variant, steps: int, warm: int, compile
         for images, size in zip((trainer.splits.train, trainer.splits.validation), sizes, strict=True)
     )
     found: list[list[Tensor]] = [[] for _ in FAMILIES]
-    seconds, solution = [], None
+    seconds = []
     for number in range(warm + steps):
         images, labels = next(train)
         draw, cropped = crop_and_flip(trainer.standard, images)
         outer_images, outer_labels = next(validation)
-        start = () if solution is None else tuple(solution)
-        asked = Asked(trainer.standard.after_policy, 2, False, solution is not None)
-        tensors = (cropped, labels, draw.hole_y, draw.hole_x, trainer.standard.centre(outer_images), outer_labels)
+        batch, held_out = (cropped, labels, draw.hole_y, draw.hole_x), trainer.standard.centre(outer_images)
         began = time.perf_counter()
-        result = outer._estimate(asked, (*tensors, *start))
-        stats = result.read()
+        found_gradients, stats = outer.gradient(batch, (held_out, outer_labels), trainer.standard.after_policy)
         seconds.append(time.perf_counter() - began)
-        if result.carried is not None:
-            solution = [part.clone() for part in result.carried]
         if not stats.usable:
             raise RuntimeError(f"step {number}: {stats.status.value}")
         if number >= warm:
-            for family, gradient in zip(found, result.grads, strict=True):
+            for family, gradient in zip(found, found_gradients, strict=True):
                 family.append(gradient.detach().flatten().double().cpu().clone())
     return [torch.stack(rows) for rows in found], 1000 * statistics.median(seconds[warm:])
 
@@ -196,7 +185,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, help="another than the run's last")
     parser.add_argument("--root", help="where the data lies now")
     parser.add_argument("--steps", type=int, default=200, help="outer gradients, of both halves together")
-    parser.add_argument("--warm", type=int, default=20, help="steps before, for what is averaged")
+    parser.add_argument("--warm", type=int, default=20, help="steps before, for what is remembered")
     parser.add_argument("--variants", default="", help="only those whose name contains one of these, separated by |")
     parser.add_argument("--fresh", action="store_true", help="a policy as it starts, in place of the run's")
     parser.add_argument("--compile", action="store_true")

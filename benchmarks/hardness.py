@@ -112,13 +112,14 @@ def measured(planted: str, epochs: int, copies: int, seed: int) -> dict[str, Any
     gradient = network.gradient(*large)
     remembered = None
     for _ in range(16):
-        recent = Deflated(16).solve(v, network.gradient(*some(384)), remembered)
-        remembered = recent.carried
+        found = Deflated(16).solve(v, network.gradient(*some(384)), remembered)
+        assert found.newest is not None
+        remembered = Deflated(16).remembered(remembered, found.newest)
     curvature = network.gauss_newton(large[0])
     directions: dict[str, Vector] = {
         "v": v,
         "v without the training gradient": Deflated(1, damping=1e-6).solve(v, gradient).vector,
-        "v without 16 gradients of batches": recent.vector,
+        "v without 16 gradients of batches": found.vector,
     }
     residuals = {}
     for damping in (0.1, 0.01):

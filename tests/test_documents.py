@@ -172,8 +172,8 @@ def test_the_known_answers_are_run_once_and_judged(tmp_path: Path) -> None:
     after = json.loads(output.read_text())
     assert after["cells"].keys() == {"madao rotate 0", "uniform rotate 0", "paper rotate 0"}
     assert after["cells"]["uniform rotate 0"] == before["cells"]["uniform rotate 0"]
-    assert after["verdicts"]["madao rotate"]["compared"] == 1
-    assert 0 < after["verdicts"]["paper rotate"]["largest_selection"] < 1
+    assert after["summary"]["madao rotate"]["compared"] == 1
+    assert 0 < after["summary"]["paper rotate"]["largest_selection"] < 1
 
 
 def test_the_hardness_benchmark_runs(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_the_signal_benchmark_runs(tmp_path: Path) -> None:
     settings = ["--epochs=1", "--batch_size=64", "--augment.crop=none", "--tensorboard=false"]
     main(["train", *settings, "--augment.method=uniform", f"--out={tmp_path / 'run'}"])
     script = ROOT / "benchmarks" / "gradient_signal.py"
-    chosen = "--variants=paper|2 draws|leave one out, v averaged"
+    chosen = "--variants=paper|2 draws|deflated, 4"
     arguments = [sys.executable, str(script), str(tmp_path / "run"), "--steps=4", "--warm=1", chosen]
     result = subprocess.run([*arguments, f"--output={tmp_path / 'out.json'}"], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

@@ -42,8 +42,6 @@ PUBLIC = {
         "ops",
     },
     "madao.hypergrad": {
-        "Amortized",
-        "Averaged",
         "BatchMean",
         "ClassMean",
         "ConjugateGradient",

@@ -170,7 +170,7 @@ def main() -> None:
     results["cases"] = {}
     for name, case in CASES.items():
         outer, traced = fast(trainer, case), Traced(trainer.device.type == "cuda" and not arguments.no_compile)
-        asked = Asked(trainer.standard.after_policy, 2, False, False)
+        asked = Asked(trainer.standard.after_policy, 2, False)
         solver, lengths = case["solver"], None
         if isinstance(solver, Neumann) and solver.shortens:  # as the first outer step finds out
             whole = dataclasses.replace(asked, products=solver.steps)

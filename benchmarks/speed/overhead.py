@@ -27,12 +27,21 @@ from madao.training.config import AugmentConfig, ModelConfig, OptimizerConfig, O
 from madao.training.memory import let_go
 from madao.training.trainer import Trainer
 
-DEFAULT = {"every": 30, "warmup": 0, "curvature_batch_size": 16}
-PAPER = {**DEFAULT, "solver": "neumann", "steps": 5, "scale": 1e-3, "optimizer": "rmsprop", "lr": 0.01, "mode": "train"}
+DEFAULT = {"every": 30, "warmup": 0}
+LARGE = {**DEFAULT, "every": 120, "train_batch_size": 2048, "curvature_batch_size": 128}
+PAPER = {
+    **DEFAULT,
+    "curvature_batch_size": 16,
+    "solver": "neumann",
+    "steps": 5,
+    "scale": 1e-3,
+    "optimizer": "rmsprop",
+    "lr": 0.01,
+    "mode": "train",
+}
 RELAXED = {**PAPER, "estimator": "relaxed"}
 INFLUENCE = {**PAPER, "baseline": "unaugmented"}
 ONE_STEP = {**INFLUENCE, "solver": "identity"}
-AMORTIZED = {**DEFAULT, "solver": "amortized"}
 EAGER = {"graph": False, "compile": False}
 GRAPH = {"graph": True, "compile": False}
 COMPILED = {"graph": True, "compile": True}
@@ -43,8 +52,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "madao, relaxed, J=5, all powers, compiled": {"outer": {**RELAXED, "tolerance": 0}, **COMPILED},
     "madao, influence, J=5, compiled": {"outer": INFLUENCE, **COMPILED},
     "madao, influence, J=0, compiled": {"outer": ONE_STEP, **COMPILED},
-    "madao, influence, amortized, compiled": {"outer": AMORTIZED, **COMPILED},
     "madao, influence, deflated, compiled": {"outer": DEFAULT, **COMPILED},
+    "madao, influence, deflated, 2048 images every 120, compiled": {"outer": LARGE, **COMPILED},
     "standard, graph": {"method": "standard", **GRAPH},
     "madao, relaxed, J=5, graph": {"outer": RELAXED, **GRAPH},
     "madao, influence, J=0, graph": {"outer": ONE_STEP, **GRAPH},
@@ -101,7 +110,7 @@ def measure(row: dict[str, Any], splits: Splits, arguments: argparse.Namespace) 
     return {
         "seconds_per_epoch": seconds,
         "outer_seconds_per_epoch": outer,
-        "outer_milliseconds_per_step": 1000 * outer / max(steps // 30, 1),
+        "outer_milliseconds_per_step": 1000 * outer / max(steps // row.get("outer", DEFAULT)["every"], 1),
         "first_epoch_seconds": epochs[0]["seconds"],
         "peak_mib": max(peaks) - held,
     }

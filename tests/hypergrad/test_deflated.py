@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.hypergrad import Deflated, Problem, Status, hypergradient
+from madao.hypergrad import Deflated, Identity, Problem, Status, hypergradient
 from madao.hypergrad.deflated import solve_positive
 from tests.hypergrad.problems import quadratic
 
@@ -33,10 +33,11 @@ def written_out(v: Tensor, gradients: list[Tensor], damping: float) -> Tensor:
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_it_is_the_inverse_written_out(count: int, damping: float) -> None:
     v, gradients = random(10), [3.0 * random(10) for _ in range(count)]
-    solver, start = Deflated(memory=5, scale=0.3, damping=damping), None
+    solver, recent = Deflated(memory=5, scale=0.3, damping=damping), None
     for gradient in gradients:
-        found = solver.solve(parts(v), parts(gradient), start)
-        start = found.carried
+        found = solver.solve(parts(v), parts(gradient), recent)
+        assert found.newest is not None
+        recent = solver.remembered(recent, found.newest)
     torch.testing.assert_close(torch.cat([p.flatten() for p in found.vector]), 0.3 * written_out(v, gradients, damping))
     assert [p.shape for p in found.vector] == [(2, 3), (4,)]
     assert found.status is Status.TRUNCATED
@@ -45,10 +46,11 @@ def test_it_is_the_inverse_written_out(count: int, damping: float) -> None:
 
 def test_of_more_gradients_than_it_remembers_the_oldest_are_forgotten() -> None:
     v, gradients = random(10), [random(10) for _ in range(7)]
-    solver, start = Deflated(memory=3), None
+    solver, recent = Deflated(memory=3), None
     for gradient in gradients:
-        found = solver.solve(parts(v), parts(gradient), start)
-        start = found.carried
+        found = solver.solve(parts(v), parts(gradient), recent)
+        assert found.newest is not None
+        recent = solver.remembered(recent, found.newest)
     torch.testing.assert_close(torch.cat([p.flatten() for p in found.vector]), written_out(v, gradients[-3:], 0.01))
 
 
@@ -68,10 +70,11 @@ def test_a_gradient_of_zero_takes_nothing_out() -> None:
 
 def test_the_same_gradient_again_and_again_does_no_harm() -> None:
     v, gradient = random(10), random(10)
-    solver, start = Deflated(memory=4, damping=1e-6), None
+    solver, recent = Deflated(memory=4, damping=1e-6), None
     for _ in range(6):
-        found = solver.solve(parts(v), parts(gradient), start)
-        start = found.carried
+        found = solver.solve(parts(v), parts(gradient), recent)
+        assert found.newest is not None
+        recent = solver.remembered(recent, found.newest)
     q = torch.cat([p.flatten() for p in found.vector])
     assert abs(float(q @ gradient)) < 1e-5 * float(v.norm() * gradient.norm())
     assert torch.isfinite(q).all()
@@ -92,27 +95,61 @@ def test_a_hypergradient_by_it_is_that_of_its_q() -> None:
     torch.testing.assert_close(found.grads, direct - mixed.T @ q)
     assert found.stats.products == 0
     assert found.stats.residual is None
-    again = hypergradient(problem, Deflated(memory=3), start=found.carried)
+    again = hypergradient(problem, Deflated(memory=3), recent=found.recent)
     torch.testing.assert_close(again.solution, written_out(v, [gradient, gradient], 0.01))
+
+
+def test_single_precision_is_remembered_in_half() -> None:
+    v, gradients = random(10).float(), [random(10).float() for _ in range(4)]
+    solver, recent = Deflated(memory=4, damping=0.1), None
+    for gradient in gradients:
+        found = solver.solve(parts(v), parts(gradient), recent)
+        assert found.newest is not None
+        recent = solver.remembered(recent, found.newest)
+    assert recent is not None
+    assert recent.shape == (3, 10)
+    assert recent.dtype == torch.bfloat16
+    assert found.vector[0].dtype == torch.float32
+    units = [(gradient / gradient.norm()).bfloat16().double() for gradient in gradients[:-1]]
+    rows = torch.stack([*units, (gradients[-1] / gradients[-1].norm()).double()])
+    weights = torch.linalg.solve(rows @ rows.T + 0.1 * torch.eye(4, dtype=torch.float64), rows @ v.double())
+    left = torch.cat([p.flatten() for p in found.vector]).double()
+    torch.testing.assert_close(left, v.double() - weights @ rows, rtol=1e-5, atol=1e-6)
+
+
+def test_with_a_memory_of_one_only_the_gradient_of_the_call_counts() -> None:
+    v, gradients = random(10), [random(10) for _ in range(2)]
+    solver, recent = Deflated(memory=1), None
+    for gradient in gradients:
+        found = solver.solve(parts(v), parts(gradient), recent)
+        assert found.newest is not None
+        recent = solver.remembered(recent, found.newest)
+        assert recent.shape == (0, 10)
+    torch.testing.assert_close(torch.cat([p.flatten() for p in found.vector]), written_out(v, gradients[1:], 0.01))
 
 
 def test_half_precision_is_computed_with_in_single() -> None:
     v, gradients = random(10).bfloat16(), [random(10).bfloat16() for _ in range(8)]
-    solver, start = Deflated(memory=8, damping=1e-3), None
+    solver, recent = Deflated(memory=8, damping=1e-3), None
     for gradient in gradients:
-        found = solver.solve(parts(v), parts(gradient), start)
-        start = found.carried
+        found = solver.solve(parts(v), parts(gradient), recent)
+        assert found.newest is not None
+        recent = solver.remembered(recent, found.newest)
     assert found.vector[0].dtype == torch.bfloat16
     expected = written_out(v.double(), [gradient.double() for gradient in gradients], 1e-3)
     left = torch.cat([p.flatten() for p in found.vector]).double()
     assert float((left - expected).norm() / expected.norm()) < 0.01
 
 
-def test_a_start_of_another_shape_is_refused() -> None:
+def test_recent_gradients_of_something_else_are_refused() -> None:
     known = quadratic()
-    carried = hypergradient(known.problem, Deflated(memory=3)).carried
-    with pytest.raises(ValueError, match="start does not belong to these params"):
-        hypergradient(known.problem, Deflated(memory=4), start=carried)
+    recent = hypergradient(known.problem, Deflated(memory=3)).recent
+    assert recent is not None
+    with pytest.raises(ValueError, match=r"have the shape \[3, .*\], got \[2, "):
+        hypergradient(known.problem, Deflated(memory=4), recent=recent)
+    with pytest.raises(ValueError, match=r"only Deflated\(\) has recent gradients, got Identity"):
+        hypergradient(known.problem, Identity(), recent=recent)
+    assert hypergradient(known.problem, Identity()).recent is None
 
 
 @pytest.mark.parametrize("size", [1, 2, 9])

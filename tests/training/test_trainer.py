@@ -160,7 +160,7 @@ def test_warm_up_with_the_policy_is_the_appendix(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("estimator", "solver"), [("relaxed", "neumann"), ("influence", "identity"), ("influence", "amortized")]
+    ("estimator", "solver"), [("relaxed", "neumann"), ("influence", "identity"), ("influence", "deflated")]
 )
 def test_other_estimators(estimator: Any, solver: Any, tmp_path: Path) -> None:
     outer = OuterConfig(estimator=estimator, solver=solver, every=2, warmup=1, scale=1e-3, train_batch_size=16)

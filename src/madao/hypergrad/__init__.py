@@ -1,7 +1,5 @@
 """Hypergradients: the gradient of an outer loss through the solution of an inner problem. Knows nothing of images."""
 
-from madao.hypergrad.amortized import Amortized
-from madao.hypergrad.averaged import Averaged
 from madao.hypergrad.cg import ConjugateGradient
 from madao.hypergrad.deflated import Deflated
 from madao.hypergrad.estimators import Influence, Relaxed
@@ -19,8 +17,6 @@ from madao.hypergrad.traced import Traced
 from madao.hypergrad.unrolled import Momentum, Unrolled
 
 __all__ = [
-    "Amortized",
-    "Averaged",
     "BatchMean",
     "ClassMean",
     "ConjugateGradient",

@@ -22,10 +22,11 @@ class Deflated:
 
     Gradients of earlier calls are at other θ. Their signs change, the space they span hardly does; but the gradient at
     this θ matters most. An estimator that scores draws stays unbiased only if it is the gradient for other draws: give
-    `Problem.curvature`, as `PolicyOptimizer` does.
+    `Problem.curvature`, as `PolicyOptimizer` does. Earlier ones are remembered in bfloat16 where θ is in single
+    precision or less: of noisy directions half the bytes say as much.
 
     Attributes:
-        memory: m.
+        memory: m, the gradient of the call itself included.
         scale: α.
         damping: λ.
     """
@@ -41,19 +42,18 @@ class Deflated:
             if not value > 0:
                 raise ValueError(f"{name} must be above 0, got {value}")
 
-    def solve(self, v: Vector, gradient: Vector, start: Vector | None = None) -> Solution:
+    def solve(self, v: Vector, gradient: Vector, recent: Tensor | None = None) -> Solution:
         """Take the part along the gradients out.
 
         Args:
             v: ∇θ g.
             gradient: ∇θ f, of `Problem.curvature`.
-            start: The last gradients, one tensor `[m, number of parameters]`: `carried` of the call before.
+            recent: Gradients of earlier calls, as `remembered` has them, in any order.
         """
         target, newest = _flat(v), _flat(gradient)
         newest = newest / torch.linalg.vector_norm(newest).clamp(min=torch.finfo(newest.dtype).tiny)
-        if start is None:
-            start = (newest.new_zeros(self.memory, len(newest)),)  # a row of zeros takes nothing out
-        rows = torch.cat([newest[None], start[0][:-1]])
+        recent = self.nothing(v) if recent is None else recent
+        rows = torch.cat([newest[None], recent.to(newest.dtype)])
         # Row by row and not by one matrix product, which on a GPU would round to TF32.
         gram = torch.stack([rows @ row for row in rows]).double()
         coefficients = solve_positive(gram + self.damping * torch.eye(self.memory, device=gram.device), rows @ target)
@@ -61,7 +61,18 @@ class Deflated:
         sizes = [part.numel() for part in v]
         q = tuple(part.view_as(like).to(like.dtype) for part, like in zip(left.split(sizes), v, strict=True))
         lengths = torch.stack([vector.norm(v), vector.norm(q)])
-        return Solution(vector.scaled(q, self.scale), lengths, None, 0, series_status, carried=(rows,))
+        return Solution(vector.scaled(q, self.scale), lengths, None, 0, series_status, newest.to(recent.dtype))
+
+    def nothing(self, params: Vector) -> Tensor:
+        """What is remembered before the first call, `[m − 1, number of parameters]`: zeros, which take nothing out."""
+        kind = torch.float64 if params[0].dtype == torch.float64 else torch.bfloat16
+        size = sum(part.numel() for part in params)
+        return torch.zeros(self.memory - 1, size, dtype=kind, device=params[0].device)
+
+    def remembered(self, recent: Tensor | None, newest: Tensor) -> Tensor:
+        """The next call's `recent`: the newest before the others, the oldest forgotten."""
+        recent = self.nothing((newest,)) if recent is None else recent
+        return torch.cat([newest[None], recent])[: self.memory - 1]
 
 
 def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:

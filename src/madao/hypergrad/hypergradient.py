@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 from madao.hypergrad import vector
-from madao.hypergrad.amortized import Amortized
-from madao.hypergrad.averaged import Averaged
 from madao.hypergrad.deflated import Deflated
 from madao.hypergrad.estimators import Estimator, Relaxed, Setting
 from madao.hypergrad.hvp import ForwardOverReverse, PureLoss, SecondOrder
@@ -22,9 +20,6 @@ from madao.hypergrad.unrolled import Unrolled
 from madao.hypergrad.vector import Operator, Vector
 
 Judge = Callable[[Sequence[float], float | None], Status]
-
-CARRIED = (Amortized, Averaged, Deflated)
-"""Solvers that go on from call to call."""
 
 
 class LinearSolver(Protocol):
@@ -45,13 +40,13 @@ class Hypergradient:
         grads: In the form of `Problem.hyper`.
         stats: The health of the result.
         solution: q, in the form of `Problem.params`; None for `Unrolled`.
-        carried: The next call's `start`, for solvers that go on from call to call.
+        recent: The next call's `recent`, for `Deflated`.
     """
 
     grads: Any
     stats: Stats
     solution: Any = None
-    carried: Vector | None = None
+    recent: Tensor | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,7 +56,7 @@ class Unread:
     Attributes:
         grads: Flat.
         solution: q, flat; None for `Unrolled`, and where it was not to be kept.
-        carried: What the next call goes on from.
+        newest: The gradient that `Deflated` remembers.
         numbers: g, ‖v‖, ‖∂g/∂φ‖, ‖q‖ and the residual (NaN where there is none), then the solver's norms; float64.
         solved: Whether there was a q.
         measured: Whether there is a residual.
@@ -71,7 +66,7 @@ class Unread:
 
     grads: Vector
     solution: Vector | None
-    carried: Vector | None
+    newest: Tensor | None
     numbers: Tensor
     solved: bool
     measured: bool
@@ -94,7 +89,7 @@ def hypergradient(
     hvp: SecondOrder | None = None,
     estimator: Estimator | None = None,
     check: bool = True,
-    start: Any = None,
+    recent: Tensor | None = None,
 ) -> Hypergradient:
     """∂g/∂φ by the implicit function theorem.
 
@@ -105,19 +100,20 @@ def hypergradient(
     Args:
         problem: What is differentiated.
         solver: How H⁻¹ v is approximated: `Neumann` (the default), `ConjugateGradient`, `Identity`, `Nystrom`; or
-            `Unrolled`, which differentiates through inner steps instead; or `Deflated`, `Amortized` and `Averaged`,
-            which go on from `start`.
+            `Unrolled`, which differentiates through inner steps instead; or `Deflated`, which has no system to solve.
         hvp: How products with H are made: `ForwardOverReverse` (the default), `DoubleBackward`, `FiniteDifference`.
         estimator: How q becomes a gradient in φ: `Relaxed` (the default) or `Influence`.
         check: Whether one more product is spent on measuring the residual ‖v − H q‖ / ‖v‖. `Deflated` has none.
-        start: For `Deflated`, `Amortized` and `Averaged`: what the call before has `carried`.
+        recent: For `Deflated`: what the call before returned by that name.
     """
-    found = unread(problem, solver, hvp, estimator, check, start)
+    found = unread(problem, solver, hvp, estimator, check, recent)
     solution = None
     if found.solution is not None:
         solution = vector.flatten(problem.params, "params")[1](found.solution)
     grads = vector.flatten(problem.hyper, "hyper")[1](found.grads)
-    return Hypergradient(grads, found.read(), solution, found.carried)
+    if isinstance(solver, Deflated) and found.newest is not None:
+        recent = solver.remembered(recent, found.newest)
+    return Hypergradient(grads, found.read(), solution, recent)
 
 
 def unread(
@@ -126,7 +122,7 @@ def unread(
     hvp: SecondOrder | None = None,
     estimator: Estimator | None = None,
     check: bool = True,
-    start: Any = None,
+    recent: Tensor | None = None,
     keep: bool = True,
 ) -> Unread:
     """`hypergradient` without waiting for its numbers, so that a CUDA graph can hold it; arguments as there.
@@ -154,8 +150,8 @@ def unread(
     plain = None if problem.plain is None else vector.flatten(problem.plain, "plain")[0]
     setting = Setting(params, inputs, inner, hyper, problem.log_prob, problem.classes, problem.draws, plain)
 
-    if start is not None and not isinstance(solver, CARRIED):
-        raise ValueError(f"only Deflated(), Amortized() and Averaged() go on from a start, got {solver!r}")
+    if recent is not None:
+        _check_recent(solver, recent, params)
     if isinstance(solver, Unrolled):
         return _unrolled(solver, setting, outer, problem.weight_decay, estimator)
     outer_loss, v, direct = _gradient(outer, params, inputs, second_order, "outer")
@@ -164,19 +160,14 @@ def unread(
     if isinstance(solver, Deflated):
         _, gradient, _ = _gradient(curvature, params, inputs, second_order, "curvature")
         gradient = vector.add(gradient, params, problem.weight_decay) if problem.weight_decay else gradient
-        solution = solver.solve(v, gradient, _started(solver, v, start, problem.params))
+        solution = solver.solve(v, gradient, recent)
         del gradient
     else:
         operator = _hessian(curvature, params, inputs, second_order, problem.weight_decay)
-        if start is None:
-            solution = solver.solve(operator, v)
-        else:
-            assert isinstance(solver, Amortized | Averaged)
-            solution = solver.solve(operator, v, _started(solver, v, start, problem.params))
+        solution = solver.solve(operator, v)
     residual, products, judge = solution.residual, solution.products, solution.judge
-    # These measure their own: the amortized solver of a damped system, judged by a limit of its own.
-    own = isinstance(solver, Amortized) or (isinstance(solver, PowerSeries) and residual is not None)
-    v_norm, q, lengths, carried = vector.norm(v), solution.vector, solution.norms, solution.carried
+    own = isinstance(solver, PowerSeries) and residual is not None  # which measures it on the way
+    v_norm, q, lengths, newest = vector.norm(v), solution.vector, solution.norms, solution.newest
     if check and not own and operator is not None:
         left = vector.add(v, operator(q), -1.0)
         judge = functools.partial(_measured, judge, residual, products)
@@ -187,7 +178,7 @@ def unread(
     if direct is not None:
         grads = vector.add(grads, setting.pull_back(direct))
     numbers = _stacked(outer_loss, v_norm, vector.norm(grads), vector.norm(q), residual, lengths)
-    return Unread(grads, q if keep else None, carried, numbers, True, residual is not None, judge, products)
+    return Unread(grads, q if keep else None, newest, numbers, True, residual is not None, judge, products)
 
 
 def _measured(
@@ -237,20 +228,15 @@ def _stacked(
     return numbers
 
 
-def _started(solver: Any, v: Vector, start: Any, params: Any) -> Vector | None:
-    """What the call before has carried, flat."""
-    if start is None:
-        return None
-    if isinstance(start, dict) and isinstance(params, dict) and start.keys() == params.keys():
-        start = {name: start[name] for name in params}  # the order in which tensors are made flat
-    flat, _ = vector.flatten(start, "start")
-    size = sum(tensor.numel() for tensor in v)
-    expected = [(solver.memory, size)] if isinstance(solver, Deflated) else [tensor.shape for tensor in v]
-    if [tuple(tensor.shape) for tensor in flat] != [tuple(shape) for shape in expected]:
+def _check_recent(solver: Solver, recent: Tensor, params: Vector) -> None:
+    if not isinstance(solver, Deflated):
+        raise ValueError(f"only Deflated() has recent gradients, got {solver!r}")
+    expected = (solver.memory - 1, sum(tensor.numel() for tensor in params))
+    if tuple(recent.shape) != expected:
         raise ValueError(
-            "start does not belong to these params and this solver; give what the call before has `carried`"
+            f"recent gradients of these params and this solver have the shape {list(expected)}, got "
+            f"{list(recent.shape)}; give what the call before returned"
         )
-    return flat
 
 
 @dataclasses.dataclass(frozen=True)

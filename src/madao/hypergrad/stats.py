@@ -57,7 +57,7 @@ class Solution:
         residual: ‖v − H q‖ / ‖v‖ as far as the solver knows it, else None.
         products: How many Hessian-vector products it took.
         judge: From norms and residual, read, to how the system was left.
-        carried: What the next call goes on from, for solvers that do.
+        newest: The gradient that `Deflated` remembers of this call.
     """
 
     vector: Vector
@@ -65,7 +65,7 @@ class Solution:
     residual: Tensor | None
     products: int
     judge: Callable[[Sequence[float], float | None], Status]
-    carried: Vector | None = None
+    newest: Tensor | None = None
 
     @classmethod
     def judged(

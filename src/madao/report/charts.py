@@ -172,8 +172,7 @@ def health_charts(run: Run) -> list[Chart]:
             Chart(
                 "residual",
                 "How well the linear system is solved",
-                "‖v − Hq‖ / ‖v‖: 0 is solved, 1 is what no work at all gives. A few Neumann terms stay near 1. The "
-                "amortized solver follows the mean over many batches, so on a single one it may well lie above 1; that "
+                "‖v − Hq‖ / ‖v‖: 0 is solved, 1 is what no work at all gives. A few Neumann terms stay near 1. That "
                 "it runs away without end would be a bad sign.",
                 [Panel([Series("residual", *thinned(*residual), 0)])],
                 x_label="step",

@@ -160,8 +160,7 @@ class OuterConfig:
     Args:
         estimator: influence (per-image influence, score function) or relaxed (the paper's).
         solver: How the inverse Hessian is applied: deflated (by the space of recent training gradients, without
-            products), amortized (one product a step, carried on from step to step), neumann (the paper's series),
-            identity (none).
+            products), neumann (the paper's series), identity (none).
         baseline: What influences are compared with: leave-one-out, class-mean, or unaugmented (one more pass).
         mode: The model's mode in the training loss of outer steps: eval, or train (the paper's).
         every: Inner steps between two outer steps, s of the paper.
@@ -174,20 +173,24 @@ class OuterConfig:
         decay: Lower it along a cosine to zero at the end.
         batch_size: Validation images in one outer step. By default the training batch size.
         train_batch_size: Training images in one outer step. By default the batch that was just trained on.
-        curvature_batch_size: Of those, how many the Hessian is taken over, where a solver does. By default all.
+        curvature_batch_size: Of those, how many the Hessian is taken over, or the gradient that the deflated solver
+            takes out. By default all.
         steps: Terms of the Neumann series, J of the paper.
         tolerance: Part of the Neumann series for which high powers of the Hessian are left out, as measured at every
             tenth outer step; 0 for none.
-        scale: Step of the Neumann series, or of the amortized solver; a mere factor for the others.
-        damping: Added to the Hessian by the amortized solver: one over the horizon it looks ahead. Of the deflated
-            one, how much is left of what lies along training gradients.
-        memory: Training gradients that the deflated solver remembers, each as large as the model, in checkpoints too.
+        scale: Step of the Neumann series; a mere factor for the others.
+        damping: How much the deflated solver leaves of what lies along training gradients.
+        memory: Training gradients that the deflated solver remembers, each half as large as the model, in checkpoints
+            too.
+        learn: all (which operations, how often and how strongly), or selection (which; the rest stays as it starts).
+        average: Take outer steps at weights averaged from outer step to outer step by this decay, 0.9 say, which see
+            further than those of the moment; 0 for the weights of the moment.
         clip: Longest gradient of the policy that is used as it is. By default any.
         microbatch: Most images in one pass of the outer step, to save memory. By default all.
     """
 
     estimator: Literal["influence", "relaxed"] = "influence"
-    solver: Literal["deflated", "amortized", "neumann", "identity"] = "deflated"
+    solver: Literal["deflated", "neumann", "identity"] = "deflated"
     baseline: Literal["leave-one-out", "class-mean", "unaugmented"] = "leave-one-out"
     mode: Literal["eval", "train"] = "eval"
     every: int = 10
@@ -204,6 +207,8 @@ class OuterConfig:
     scale: float = 0.1
     damping: float = 0.01
     memory: int = 16
+    learn: Literal["all", "selection"] = "all"
+    average: float = 0.0
     clip: float | None = None
     microbatch: int | None = None
 
@@ -213,6 +218,7 @@ class OuterConfig:
         for name in ("warmup", "lr", "steps"):
             _at_least(f"outer.{name}", getattr(self, name), 0)
         _fraction("outer.tolerance", self.tolerance)
+        _fraction("outer.average", self.average)
         for name in ("scale", "damping", "clip"):
             value = getattr(self, name)
             if value is not None and not value > 0:

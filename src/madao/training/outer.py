@@ -25,16 +25,18 @@ from madao.hypergrad import (
 )
 from madao.hypergrad.estimators import Estimator
 from madao.hypergrad.hvp import SecondOrder
-from madao.hypergrad.hypergradient import CARRIED, Solver, Unread, unread
+from madao.hypergrad.hypergradient import Solver, Unread, unread
 from madao.hypergrad.pure import Mode, original
 from madao.hypergrad.signal import RunningSignal
 from madao.hypergrad.traced import UntraceableError
 from madao.hypergrad.unrolled import Unrolled
+from madao.hypergrad.vector import Vector
 from madao.policy import Policy
 from madao.policy.standard import normalise
 from madao.training.example_losses import ExampleLosses, Loss, per_example
 from madao.training.graph import Recorder, SharedMemory
 from madao.training.precision import full_precision
+from madao.training.recent import Recent
 from madao.training.validation import Batch, ValidationBatches
 
 _CHECKED = 16
@@ -68,14 +70,14 @@ class Asked:
         transform: What stands between policy and model, for training images.
         rest: How many tensors of the training batch, after images and targets, are for it.
         check: Whether the residual is measured.
-        goes_on: Whether the solver goes on from where it was, which comes last among the tensors.
+        recent: What `Deflated` remembers; what is recorded reads it there at every replay.
         products: Up to which power of the Hessian a Neumann series is summed; None where it is not summed by powers.
     """
 
     transform: Callable[..., Tensor] | None
     rest: int
     check: bool
-    goes_on: bool
+    recent: Recent | None = None
     products: int | None = None
 
 
@@ -108,7 +110,8 @@ class PolicyOptimizer:
         clip: Longest gradient of the policy that is used as it is; a longer one is shortened.
         microbatch: Most examples in one pass, to save memory. Changes results where examples of a batch depend on each
             other, as under BatchNorm in training mode.
-        curvature_batch: How many examples of the training batch the Hessian is taken over. By default all.
+        curvature_batch: How many examples of the training batch the Hessian is taken over, or the gradient that
+            `Deflated` wants. By default all.
         draws: How many times the policy draws for each training image, for the baseline `SameExample`.
         autocast: Half-precision dtype of the forward passes, if any.
         check_every: The residual of the linear system is measured in one of so many outer steps, and with it which
@@ -171,7 +174,7 @@ class PolicyOptimizer:
         self._losses = per_example(loss)
         self.calls = self.updates = self.skipped = 0
         self._validation = ValidationBatches()
-        self._carried: dict[str, list[Any]] | None = None  # by the solver, for these parameters
+        self._recent: Recent | None = None
         self._products: int | None = None
         self._estimate: Callable[[Asked, tuple[Tensor, ...]], Unread] = functools.partial(self._estimated, self.hvp)
 
@@ -202,38 +205,43 @@ class PolicyOptimizer:
         self.calls += 1
         if not due:
             return None
-        outer_steps = self.updates + self.skipped
-        check = self.check_every > 0 and outer_steps % self.check_every == 0
-        names = list(PureModel(self.model).params)
-        owner = [repr(self.solver), *names]
-        if self._carried is not None and self._carried["owner"] != owner:
-            self._carried = None  # parameters were frozen or thawed since, or it is another solver's
-        start = () if self._carried is None else tuple(self._carried["tensors"])
-        device = next(original(self.model).parameters()).device
-        tensors = (*train_batch, *self._validation.next(validation), *start)
-        series = self.solver if check and isinstance(self.solver, Neumann) and self.solver.shortens else None
-        products = self._products if series is None else series.steps
-        found = self._estimate(
-            Asked(train_transform, len(train_batch) - 2, check, bool(start), products),
-            tuple(tensor.to(device) for tensor in tensors),
-        )
-        stats = found.read()
-        if series is not None:
-            self._products = series.needed(stats.term_norms)
-        if isinstance(self.solver, CARRIED):
-            # From where it runs away it starts anew. A graph's result is overwritten by the next.
-            self._carried = None  # as large as the model, or larger: before there are two
-            carried = [part.clone() for part in found.carried or ()] if stats.usable else None
-            self._carried = None if carried is None else {"owner": owner, "tensors": carried}
+        gradients, stats = self.gradient(train_batch, validation, train_transform)
         if not stats.usable:
             self.skipped += 1
             _LOGGER.warning(
                 "outer step at call %d skipped (%d so far): %s", self.calls, self.skipped, stats.status.value
             )
             return OuterStep(stats, applied=False)
-        self._signal.update(found.grads)
-        self._update(found.grads, stats.grad_norm)
+        self._signal.update(gradients)
+        self._update(gradients, stats.grad_norm)
         return OuterStep(stats, applied=True, signal=dict(zip(self._kinds, self._signal.ratios() or (), strict=False)))
+
+    def gradient(
+        self,
+        train_batch: tuple[Tensor, ...],
+        validation: Batch | Iterable[Batch],
+        train_transform: Callable[..., Tensor] | None = None,
+    ) -> tuple[Vector, Stats]:
+        """The gradient of the policy's parameters that learn, and its health; arguments as of `step`.
+
+        The policy stays as it is. The tensors are overwritten by the next call.
+        """
+        check = self.check_every > 0 and (self.updates + self.skipped) % self.check_every == 0
+        solver = self.solver
+        self._recent = Recent.of(solver, self.model, self._recent) if isinstance(solver, Deflated) else None
+        device = next(original(self.model).parameters()).device
+        series = solver if check and isinstance(solver, Neumann) and solver.shortens else None
+        products = self._products if series is None else series.steps
+        found = self._estimate(
+            Asked(train_transform, len(train_batch) - 2, check, self._recent, products),
+            tuple(tensor.to(device) for tensor in (*train_batch, *self._validation.next(validation))),
+        )
+        stats = found.read()
+        if series is not None:
+            self._products = series.needed(stats.term_norms)
+        if self._recent is not None and found.newest is not None and stats.usable:
+            self._recent.add(found.newest)
+        return found.grads, stats
 
     def record(self, say: Callable[[str], None], compile: bool = False, memory: SharedMemory | None = None) -> None:
         """Let outer steps on a GPU be CUDA graphs of traced code.
@@ -263,8 +271,7 @@ class PolicyOptimizer:
 
     def _check_traced(self, asked: "Asked", tensors: tuple[Tensor, ...]) -> None:
         """Raise unless traced code has the reference's gradient on the first few images, in full precision."""
-        batches = 4 + asked.rest  # what comes after them is no batch
-        few = tuple(tensor[:_CHECKED].clone() if i < batches else tensor for i, tensor in enumerate(tensors))
+        few = tuple(tensor[:_CHECKED].clone() for tensor in tensors)
         state, autocast = self.policy.get_extra_state(), self.autocast
         self.autocast = None
         try:
@@ -295,7 +302,8 @@ class PolicyOptimizer:
         """Counters, the optimizer's state and the solver's; the policy's own state is the policy's to save."""
         counters = {name: getattr(self, name) for name in ("calls", "updates", "skipped")}
         state = {"optimizer": self.optimizer.state_dict(), "signal": self._signal.state_dict()}
-        return {**counters, **state, "carried": self._carried, "products": self._products}
+        recent = None if self._recent is None else self._recent.state_dict()
+        return {**counters, **state, "recent": recent, "products": self._products}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
@@ -306,15 +314,13 @@ class PolicyOptimizer:
         if "signal" in state:
             self._signal.load_state_dict(state["signal"], device)
         self._products = state.get("products")
-        carried = state.get("carried")
-        if carried is not None:
-            carried = {"owner": carried["owner"], "tensors": [tensor.to(device) for tensor in carried["tensors"]]}
-        self._carried = carried
+        recent = state.get("recent")
+        self._recent = None if recent is None else Recent.restored(recent, device)
 
     def _estimated(self, hvp: SecondOrder | None, asked: "Asked", tensors: tuple[Tensor, ...]) -> Unread:
         """The hypergradient. Depends on nothing that changes but its arguments, the model and the policy."""
         images, targets, *rest = tensors[: 2 + asked.rest]
-        outer_images, outer_targets, *start = tensors[2 + asked.rest :]
+        outer_images, outer_targets = tensors[2 + asked.rest :]
         if self.draws > 1:
             images, *rest = (tensor.repeat_interleave(self.draws, 0) for tensor in (images, *rest))
         transform = self.transform or _unchanged
@@ -324,7 +330,7 @@ class PolicyOptimizer:
             own = asked.transform
 
             def inner_transform(augmented: Tensor) -> Tensor:
-                return own(augmented, *rest)
+                return own(augmented, *(tensor[: len(augmented)] for tensor in rest))
 
         floats = normalise(images)
         with torch.enable_grad():
@@ -339,9 +345,9 @@ class PolicyOptimizer:
         curvature = None if curved is None else self._terms(self.inner_mode, targets, curved, draws=self.draws)
         if isinstance(self.solver, Deflated):
             # By another draw: q must know nothing of the draw whose influence is measured along it.
-            again = inner_transform(self.policy(floats))
+            again = inner_transform(self.policy(floats[:curved]))
             inputs, plain = (*inputs, again), (*plain, again)
-            curvature = self._terms(self.inner_mode, targets, len(images), draws=self.draws, place=1)
+            curvature = self._terms(self.inner_mode, targets, len(again), draws=self.draws, place=1)
         problem = Problem(
             params=params,
             hyper=tuple(self._params),
@@ -355,12 +361,11 @@ class PolicyOptimizer:
             draws=self.draws,
             plain=plain,
         )
-        begin = tuple(start) if asked.goes_on else None
-        solver = self.solver
+        solver, recent = self.solver, None if asked.recent is None else asked.recent.rows
         if asked.products is not None:
             assert isinstance(solver, Neumann)
             solver = solver.powers(asked.products)
-        return unread(problem, solver, hvp, self.estimator, check=asked.check, start=begin, keep=False)
+        return unread(problem, solver, hvp, self.estimator, check=asked.check, recent=recent, keep=False)
 
     def _terms(
         self,

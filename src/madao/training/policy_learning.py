@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from madao.data import Batches
 from madao.hypergrad import (
-    Amortized,
     ClassMean,
     Deflated,
     Identity,
@@ -23,6 +22,7 @@ from madao.hypergrad.influence import Baseline
 from madao.policy import Policy, Standard
 from madao.training.build import Splits
 from madao.training.config import OuterConfig, TrainConfig
+from madao.training.ema import WeightAverage
 from madao.training.inner import Trained, crop_and_flip
 from madao.training.outer import OuterStep, PolicyOptimizer
 from madao.training.schedule import cosine
@@ -61,6 +61,11 @@ class PolicyLearning:
     ) -> None:
         settings = config.outer
         self.settings, self.standard = settings, standard
+        if settings.learn == "selection":
+            for held in (policy.application_logits, policy.magnitude_logits):
+                held.requires_grad_(False)
+        self.network = network
+        self.average = WeightAverage(network, settings.average) if settings.average else None
         self.optimizer: torch.optim.Optimizer = (
             torch.optim.Adam(policy.parameters(), lr=settings.lr, betas=(0.0, 0.99))
             if settings.optimizer == "adam"
@@ -70,7 +75,7 @@ class PolicyLearning:
         self.warmup = round(epochs * len(train_batches))
         self.outer = PolicyOptimizer(
             policy,
-            network,
+            network if self.average is None else self.average.module.requires_grad_(True),
             loss,
             every=settings.every,
             warmup=self.warmup,
@@ -84,7 +89,6 @@ class PolicyLearning:
             microbatch=settings.microbatch,
             curvature_batch=settings.curvature_batch_size,
             autocast=autocast,
-            # The amortized solver measures its residual itself; the others solve nothing.
             check_every=10 if settings.solver == "neumann" else 0,
             seed=config.seed,
         )
@@ -130,6 +134,10 @@ class PolicyLearning:
         outer_images, outer_labels = next(validation)
         batch = self.standard.centre(outer_images), outer_labels
         self.at_work = True
+        if self.average is not None:
+            if self.outer.updates + self.outer.skipped == 0:
+                self.average.module.load_state_dict(self.network.state_dict())  # nothing of before it was trained
+            self.average.update(self.network)
         self.last = self.outer.step((cropped, labels, draw.hole_y, draw.hole_x), batch, self.standard.after_policy)
         self.at_work = False
         if self.last is not None:
@@ -137,12 +145,15 @@ class PolicyLearning:
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` needs."""
-        return {**self.outer.state_dict(), "record": list(self.record)}
+        average = None if self.average is None else self.average.state_dict()
+        return {**self.outer.state_dict(), "record": list(self.record), "average": average}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
         self.outer.load_state_dict(state)
         self.record = list(state.get("record", ()))
+        if self.average is not None and state.get("average") is not None:
+            self.average.load_state_dict(state["average"])
         self._streams = None
 
     def _next_streams(self) -> tuple[Iterator[Any], Iterator[Any] | None]:
@@ -163,12 +174,10 @@ def _health(step: int, outer: OuterStep) -> dict[str, Any]:
     return {"step": step, **numbers, **signal, "status": stats.status.name.lower(), "applied": int(outer.applied)}
 
 
-def _solver(settings: OuterConfig) -> Amortized | Deflated | Neumann | Identity:
+def _solver(settings: OuterConfig) -> Deflated | Neumann | Identity:
     match settings.solver:
         case "deflated":
             return Deflated(settings.memory, settings.scale, settings.damping)
-        case "amortized":
-            return Amortized(settings.scale, settings.damping)
         case "neumann":
             return Neumann(settings.steps, settings.scale, settings.tolerance)
         case "identity":

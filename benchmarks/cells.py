@@ -1,0 +1,46 @@
+"""Tables that grow cell by cell: what is in the file already is not run again, and what is done is in the file."""
+
+import json
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from measure import environment, write
+
+Cell = dict[str, Any]
+
+
+def complete(
+    path: Path,
+    epochs: int,
+    wanted: Mapping[str, tuple[Any, ...]],
+    train: Callable[..., Cell],
+    summary: Callable[[dict[str, Cell]], Any],
+    jobs: int,
+) -> dict[str, Any]:
+    """Run the cells that are missing, and write the table after each.
+
+    Args:
+        path: Of the table.
+        epochs: Of every cell; a file of another number is refused.
+        wanted: What `train` is given, by the cell's name.
+        train: What makes a cell, in a process of its own.
+        summary: Of all cells, which is in the file too.
+        jobs: Processes at a time.
+    """
+    results = environment("torch", "madao") | {"epochs": epochs, "cells": {}}
+    if path.exists():
+        before = json.loads(path.read_text())
+        if before["epochs"] != epochs:
+            raise SystemExit(f"{path} holds trainings of {before['epochs']} epochs; give another --output")
+        results["cells"] = before["cells"]
+    with ProcessPoolExecutor(jobs) as pool:
+        missing = {name: given for name, given in wanted.items() if name not in results["cells"]}
+        running = {pool.submit(train, *given): name for name, given in missing.items()}
+        for done in as_completed(running):
+            results["cells"][running[done]] = done.result() | {"commit": results["commit"]}
+            results["summary"] = summary(results["cells"])
+            write(path, results)
+    results["summary"] = summary(results["cells"])
+    return results
