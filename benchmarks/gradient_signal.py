@@ -85,6 +85,7 @@ VARIANTS: dict[str, Variant] = {
     "influence, deflated": Variant(influence(LeaveOneOut(), solver=Deflated())),
     "influence, deflated, 4 × images": Variant(influence(LeaveOneOut(), solver=Deflated()), 4),
     "influence, deflated, 16 × images": Variant(influence(LeaveOneOut(), solver=Deflated()), 16),
+    "influence, deflated by 64, 16 × images": Variant(influence(LeaveOneOut(), solver=Deflated(64)), 16),
     "influence, deflated, 16 × images, 4 × validation": Variant(influence(LeaveOneOut(), solver=Deflated()), 16, 4),
     "influence, deflated, 16 × images, 4 × of all": Variant(influence(LeaveOneOut(), solver=Deflated()), 16, 4, 4),
     "influence, class mean": Variant(influence(ClassMean())),

@@ -140,7 +140,7 @@ def test_recorded_steps_learn_as_the_reference_does(name: str) -> None:
 def test_what_cannot_be_recorded_runs_as_it_did_and_says_so_once() -> None:
     said: list[str] = []
     model = nn.Sequential(network(), nn.Dropout(0.3))
-    plain, recorded = build(copy.deepcopy(model)), build(model)
+    plain, recorded = build(copy.deepcopy(model), inner_mode="train"), build(model, inner_mode="train")
     recorded.record(said.append)
     for seed in range(6):
         train, validation = given(seed)
