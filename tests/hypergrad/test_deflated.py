@@ -44,6 +44,14 @@ def test_it_is_the_inverse_written_out(count: int, damping: float) -> None:
     assert found.norms.tolist() == pytest.approx([float(v.norm()), float(written_out(v, gradients, damping).norm())])
 
 
+def test_parts_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    v, gradient, recent = random(10), random(10), random(2, 10)
+    whole = Deflated(memory=3).solve(parts(v), parts(gradient), recent).vector
+    for size in (1, 3, 5, 9):
+        monkeypatch.setattr("madao.hypergrad.deflated._PART", size)
+        torch.testing.assert_close(Deflated(memory=3).solve(parts(v), parts(gradient), recent).vector, whole)
+
+
 def test_of_more_gradients_than_it_remembers_the_oldest_are_forgotten() -> None:
     v, gradients = random(10), [random(10) for _ in range(7)]
     solver, recent = Deflated(memory=3), None

@@ -10,6 +10,10 @@ from madao.hypergrad.stats import Solution, series_status
 from madao.hypergrad.vector import Vector
 
 
+_PART = 2**18
+"""Parameters at a time: all gradients unpacked at once would be many times as large as the model."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Deflated:
     """q = α (I − G (GᵀG + λI)⁻¹ Gᵀ) v, the columns of G being the last m gradients of the inner loss, of unit length.
@@ -53,13 +57,18 @@ class Deflated:
         target, newest = _flat(v), _flat(gradient)
         newest = newest / torch.linalg.vector_norm(newest).clamp(min=torch.finfo(newest.dtype).tiny)
         recent = self.nothing(v) if recent is None else recent
-        rows = torch.cat([newest[None], recent.to(newest.dtype)])
-        # Row by row and not by one matrix product, which on a GPU would round to TF32.
-        gram = torch.stack([rows @ row for row in rows]).double()
-        coefficients = solve_positive(gram + self.damping * torch.eye(self.memory, device=gram.device), rows @ target)
-        left = target - coefficients.to(target.dtype) @ rows
+        parts = [slice(first, first + _PART) for first in range(0, len(target), _PART)]
+        matrix = self.damping * torch.eye(self.memory, dtype=torch.float64, device=target.device)
+        right = torch.zeros(self.memory, dtype=torch.float64, device=target.device)
+        for part in parts:
+            rows = torch.cat([newest[None, part], recent[:, part].to(newest.dtype)])
+            matrix = matrix + rows @ rows.T  # exact in TF32 too, but for the newest row
+            right = right + rows @ target[part]
+        coefficients = solve_positive(matrix, right).to(target.dtype)
+        for part in parts:
+            target[part] -= coefficients[0] * newest[part] + coefficients[1:] @ recent[:, part].to(newest.dtype)
         sizes = [part.numel() for part in v]
-        q = tuple(part.view_as(like).to(like.dtype) for part, like in zip(left.split(sizes), v, strict=True))
+        q = tuple(part.view_as(like).to(like.dtype) for part, like in zip(target.split(sizes), v, strict=True))
         lengths = torch.stack([vector.norm(v), vector.norm(q)])
         return Solution(vector.scaled(q, self.scale), lengths, None, 0, series_status, newest.to(recent.dtype))
 
