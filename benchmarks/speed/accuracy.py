@@ -46,7 +46,8 @@ from madao.training.config import (
     TrainConfig,
 )
 from madao.training.inner import crop_and_flip
-from madao.training.outer import Asked, PolicyOptimizer
+from madao.training.outer import PolicyOptimizer
+from madao.training.outer_step import Asked
 from madao.training.trainer import Trainer
 
 CASES: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from madao import PolicyOptimizer
 from madao.hypergrad import Deflated, Identity, Status
-from madao.training.outer import OuterStep
+from madao.training.outer_step import OuterStep
 from tests.training.test_outer import TRAIN, VALIDATION, build, changed, snapshot
 
 
@@ -30,14 +30,14 @@ def saved_and_loaded(state: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("memory", [1, 2, 3, 16])
 def test_resuming_goes_on_exactly(memory: int) -> None:
     def resumed(state: dict[str, Any]) -> tuple[PolicyOptimizer, list[OuterStep]]:
-        outer = build(every=2, solver=Deflated(memory))
+        outer = build(every=2, solver=Deflated(memory), weight_decay=0.1)
         outer.load_state_dict(state)
         outer.policy.load_state_dict(first.policy.state_dict())
         return outer, run(outer, 7)
 
-    whole = build(every=2, solver=Deflated(memory))
+    whole = build(every=2, solver=Deflated(memory), weight_decay=0.1)
     expected = run(whole, 14)
-    first = build(every=2, solver=Deflated(memory))
+    first = build(every=2, solver=Deflated(memory), weight_decay=0.1)
     run(first, 7)
     saved = saved_and_loaded(first.state_dict())
     second, steps = resumed(saved)
@@ -48,6 +48,7 @@ def test_resuming_goes_on_exactly(memory: int) -> None:
     recent, other = whole.state_dict()["recent"], second.state_dict()["recent"]
     assert recent["owner"] == other["owner"] == [repr(Deflated(memory)), *dict(whole.model.named_parameters())]
     assert torch.equal(recent["rows"], other["rows"])
+    assert not recent["rows"].requires_grad  # or it would hold on to the graph of every step
     assert recent["oldest"] == other["oldest"] == (7 % (memory - 1) if memory > 1 else 0)
     if memory > 1:  # without it it would not: the equality above is worth something
         _, forgetful = resumed(saved | {"recent": None})

@@ -16,13 +16,15 @@ from madao.hypergrad import (
     Influence,
     LeaveOneOut,
     Neumann,
+    Place,
     Relaxed,
     Traced,
     Unaugmented,
 )
 from madao.hypergrad.traced import UntraceableError
 from madao.policy import Policy, Standard
-from madao.training.outer import Asked, PolicyOptimizer
+from madao.training.outer import PolicyOptimizer
+from madao.training.outer_step import Asked
 from madao.training.precision import full_precision
 from madao.training.recent import Recent
 
@@ -180,11 +182,13 @@ def test_traced_is_asked_for_by_record() -> None:
 def test_losses_of_the_same_tensors_are_equal() -> None:
     outer = build()
     targets, others = torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
-    make = functools.partial(outer._terms, "train", targets, 4)
+    make = functools.partial(outer._terms, "train", targets, Place(0, 4, 4))
     assert make()[0].loss == make()[0].loss
     assert hash(make()[0].loss) == hash(make()[0].loss)
-    assert make()[0].loss != outer._terms("train", others, 4)[0].loss
-    assert make()[0].loss != outer._terms("eval", targets, 4)[0].loss
-    assert make()[0].loss != outer._terms("train", targets, 3)[0].loss
-    assert make()[0].loss != build(outer.model, loss=F.mse_loss)._terms("train", targets, 4)[0].loss
-    assert make()[0].loss != build(outer.model, autocast=torch.bfloat16)._terms("train", targets, 4)[0].loss
+    assert make()[0].loss != outer._terms("train", others, Place(0, 4, 4))[0].loss
+    assert make()[0].loss != outer._terms("eval", targets, Place(0, 4, 4))[0].loss
+    assert make()[0].loss != outer._terms("train", targets, Place(0, 3, 3))[0].loss
+    assert make()[0].loss != build(outer.model, loss=F.mse_loss)._terms("train", targets, Place(0, 4, 4))[0].loss
+    assert (
+        make()[0].loss != build(outer.model, autocast=torch.bfloat16)._terms("train", targets, Place(0, 4, 4))[0].loss
+    )

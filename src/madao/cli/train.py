@@ -14,8 +14,10 @@ from madao.training.trainer import Trainer
 
 def command(arguments: list[str]) -> None:
     """Train as the command line says."""
-    result = Trainer(read_config(arguments)).fit()
-    print("\n".join(summary(result)), flush=True)
+    trainer = Trainer(read_config(arguments))
+    result = trainer.fit()
+    if trainer.ranks.first:
+        print("\n".join(summary(result)), flush=True)
 
 
 def read_config(arguments: list[str]) -> TrainConfig:

@@ -25,6 +25,8 @@ class Batches:
         shuffle: Whether each epoch has its own random order, or all have the images' own.
         drop_last: Whether the images that are left at an epoch's end and fill no batch are left out.
         workers: How many processes read images that are not in memory; 0: this one.
+        rank: Which part of each batch is wanted, of `world` parts; the first ones have one image more where they must.
+        world: How many parts a batch is divided into.
 
     Attributes:
         skipped: Indices of the images that could not be read and were left out of their batch.
@@ -39,6 +41,8 @@ class Batches:
         shuffle: bool = True,
         drop_last: bool = True,
         workers: int = 0,
+        rank: int = 0,
+        world: int = 1,
     ) -> None:
         if batch_size < 1:
             raise DataError(f"a batch must have at least 1 image, got {batch_size}")
@@ -47,6 +51,7 @@ class Batches:
         self.images, self.device, self.workers = images, device, workers
         self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
         self.batch_size = min(batch_size, len(images))
+        self.rank, self.world = rank, world
         self.skipped: set[int] = set()
         self._resident: tuple[Tensor, Tensor] | None = None
         if isinstance(images, Pixels):
@@ -66,13 +71,17 @@ class Batches:
 
     def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of epoch `number`, from batch `start` on: uint8 images and int64 labels."""
-        return self._read(self._indices(number, start))
+        return self._read(self._parts(self._indices(number, start)))
 
     def stream(self, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Epoch after epoch without end, from batch `start` on, counted from the first of epoch 0."""
         first, position = divmod(start, len(self))
         epochs = (self._indices(number, position if number == first else 0) for number in itertools.count(first))
-        return self._read(itertools.chain.from_iterable(epochs))
+        return self._read(self._parts(itertools.chain.from_iterable(epochs)))
+
+    def _parts(self, batches: Iterable[Tensor]) -> Iterator[Tensor]:
+        parts = (indices.tensor_split(self.world)[self.rank] for indices in batches)
+        return (part for part in parts if len(part))
 
     def _indices(self, number: int, start: int) -> Iterable[Tensor]:
         batches: tuple[Tensor, ...] = self.order(number).split(self.batch_size)
@@ -100,5 +109,6 @@ class Batches:
             if positions:
                 labels = self.images.labels[indices[positions]]
                 yield images.to(self.device, non_blocking=True), labels.to(self.device)
-            elif len(indices) > 1:  # not a few bad files: a disk that went away would otherwise pass in silence
+            # Not a few bad files: a disk that went away would otherwise pass in silence.
+            elif len(indices) > 1 or self.world > 1:
                 raise DataError(f"none of the {len(indices)} images of a batch could be read; is their disk there?")

@@ -11,6 +11,7 @@ from madao.hypergrad.neumann import Neumann
 from madao.hypergrad.nystrom import Nystrom
 from madao.hypergrad.problem import Problem, Term
 from madao.hypergrad.pure import PureModel
+from madao.hypergrad.ranks import Place, Ranks
 from madao.hypergrad.signal import RunningSignal, agreement, expected_agreement, signal_to_noise, t_values
 from madao.hypergrad.stats import Stats, Status
 from madao.hypergrad.traced import Traced
@@ -32,8 +33,10 @@ __all__ = [
     "Neumann",
     "NoBaseline",
     "Nystrom",
+    "Place",
     "Problem",
     "PureModel",
+    "Ranks",
     "Relaxed",
     "RunningSignal",
     "SameExample",

@@ -9,7 +9,6 @@ from madao.hypergrad import vector
 from madao.hypergrad.stats import Solution, series_status
 from madao.hypergrad.vector import Vector
 
-
 _PART = 2**18
 """Parameters at a time: all gradients unpacked at once would be many times as large as the model."""
 
@@ -96,4 +95,4 @@ def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:
 
 
 def _flat(parts: Vector) -> Tensor:
-    return torch.cat([vector.at_least_single(part).reshape(-1) for part in parts])
+    return torch.cat([vector.at_least_single(part.detach()).reshape(-1) for part in parts])

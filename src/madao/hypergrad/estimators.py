@@ -10,6 +10,7 @@ from torch import Tensor
 from madao.hypergrad import vector
 from madao.hypergrad.hvp import PureLoss, SecondOrder
 from madao.hypergrad.influence import Baseline, Batch, LeaveOneOut
+from madao.hypergrad.ranks import Ranks
 from madao.hypergrad.vector import Vector
 
 
@@ -26,6 +27,7 @@ class Setting:
         classes: The class of each example.
         draws: How many draws of one example follow each other.
         plain: The inputs before any draw.
+        ranks: The processes that have a part of the examples each.
     """
 
     params: Vector
@@ -36,6 +38,7 @@ class Setting:
     classes: Tensor | None = None
     draws: int = 1
     plain: Vector | None = None
+    ranks: Ranks = dataclasses.field(default_factory=Ranks)
 
     def directional(self, q: Vector, second_order: SecondOrder) -> tuple[Tensor, Tensor, Vector]:
         """⟨q, ∇θ ℓ_b⟩ of every example, its weight in f, and the gradient of ⟨q, ∇θ f⟩ in the inputs."""
@@ -64,7 +67,7 @@ class Setting:
 
 
 class Estimator(Protocol):
-    """A way from q to ∂g/∂φ."""
+    """A way from q to ∂g/∂φ: this process's part of it, where there are several."""
 
     def gradient(self, setting: Setting, q: Vector, second_order: SecondOrder) -> Vector:
         """−∂/∂φ ⟨q, ∇θ f⟩."""
@@ -124,10 +127,14 @@ class Influence:
         def plain_influence() -> Tensor:
             assert setting.plain is not None
             slopes = [second_order.slopes(loss, setting.params, q, setting.plain) for loss, _ in setting.terms]
-            return torch.cat([slope.reshape(-1) for slope in slopes])
+            return gathered(torch.cat([slope.reshape(-1) for slope in slopes]))
 
-        batch = Batch(influence, setting.classes, plain_influence if setting.plain is not None else None, setting.draws)
-        advantage = (influence - self.baseline(batch)) * weights
+        # A baseline looks at the whole batch, wherever its examples are.
+        gathered, (place,) = setting.ranks.gathered, setting.ranks.places([len(influence)], influence.device)
+        classes = None if setting.classes is None else gathered(setting.classes)
+        plain = None if setting.plain is None else plain_influence
+        baseline = self.baseline(Batch(gathered(influence), classes, plain, setting.draws))
+        advantage = (influence - baseline[place.start : place.stop]) * weights
         score = torch.autograd.grad(
             setting.log_prob,
             setting.hyper,

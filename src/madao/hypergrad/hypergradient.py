@@ -15,6 +15,7 @@ from madao.hypergrad.estimators import Estimator, Relaxed, Setting
 from madao.hypergrad.hvp import ForwardOverReverse, PureLoss, SecondOrder
 from madao.hypergrad.neumann import Neumann, PowerSeries
 from madao.hypergrad.problem import Loss, Problem, Term, as_terms, check_loss
+from madao.hypergrad.ranks import Ranks
 from madao.hypergrad.stats import RUNAWAY, TOLERANCE, Solution, Stats, Status, measured_status, series_status
 from madao.hypergrad.unrolled import Unrolled
 from madao.hypergrad.vector import Operator, Vector
@@ -148,22 +149,25 @@ def unread(
 
     inner, outer = pure(problem.inner, "inner"), pure(problem.outer, "outer")
     plain = None if problem.plain is None else vector.flatten(problem.plain, "plain")[0]
-    setting = Setting(params, inputs, inner, hyper, problem.log_prob, problem.classes, problem.draws, plain)
+    ranks = problem.ranks
+    setting = Setting(params, inputs, inner, hyper, problem.log_prob, problem.classes, problem.draws, plain, ranks)
 
     if recent is not None:
         _check_recent(solver, recent, params)
     if isinstance(solver, Unrolled):
+        if ranks.world > 1:
+            raise ValueError("Unrolled does not work over several processes; use another solver")
         return _unrolled(solver, setting, outer, problem.weight_decay, estimator)
-    outer_loss, v, direct = _gradient(outer, params, inputs, second_order, "outer")
+    outer_loss, v, direct = _gradient(outer, params, inputs, second_order, "outer", ranks)
     curvature = inner if problem.curvature is None else pure(problem.curvature, "curvature")
     operator: Operator | None = None
     if isinstance(solver, Deflated):
-        _, gradient, _ = _gradient(curvature, params, inputs, second_order, "curvature")
+        _, gradient, _ = _gradient(curvature, params, inputs, second_order, "curvature", ranks)
         gradient = vector.add(gradient, params, problem.weight_decay) if problem.weight_decay else gradient
         solution = solver.solve(v, gradient, recent)
         del gradient
     else:
-        operator = _hessian(curvature, params, inputs, second_order, problem.weight_decay)
+        operator = _hessian(curvature, params, inputs, second_order, problem.weight_decay, ranks)
         solution = solver.solve(operator, v)
     residual, products, judge = solution.residual, solution.products, solution.judge
     own = isinstance(solver, PowerSeries) and residual is not None  # which measures it on the way
@@ -177,6 +181,7 @@ def unread(
     grads = estimator.gradient(setting, q, second_order)
     if direct is not None:
         grads = vector.add(grads, setting.pull_back(direct))
+    grads = ranks.total(grads)
     numbers = _stacked(outer_loss, v_norm, vector.norm(grads), vector.norm(q), residual, lengths)
     return Unread(grads, q if keep else None, newest, numbers, True, residual is not None, judge, products)
 
@@ -253,9 +258,17 @@ class _Pure:
 
 
 def _gradient(
-    terms: Sequence[tuple[PureLoss, float]], params: Vector, inputs: Vector, second_order: SecondOrder, name: str
+    terms: Sequence[tuple[PureLoss, float]],
+    params: Vector,
+    inputs: Vector,
+    second_order: SecondOrder,
+    name: str,
+    ranks: Ranks,
 ) -> tuple[Tensor, Vector, Vector | None]:
-    """A loss of θ, its gradient in θ, and its gradient in the inputs, None where it does not depend on them."""
+    """A loss of θ, its gradient in θ, and its gradient in the inputs, None where it does not depend on them.
+
+    Loss and gradient in θ are of all processes' examples, the gradient in the inputs is of one's own.
+    """
     value, direct = torch.zeros((), device=params[0].device), False
     gradient: Vector | None = None
     for loss, weight in terms:
@@ -274,7 +287,8 @@ def _gradient(
             gradient = vector.add(gradient, filled, weight)
         value = value + weight * part
     assert gradient is not None
-    return value, gradient[: len(params)], gradient[len(params) :] if direct else None
+    value, *summed = ranks.total((value, *gradient[: len(params)]))
+    return value, tuple(summed), gradient[len(params) :] if direct else None
 
 
 def _hessian(
@@ -283,8 +297,9 @@ def _hessian(
     inputs: Vector,
     second_order: SecondOrder,
     weight_decay: float,
+    ranks: Ranks,
 ) -> Operator:
-    """V ↦ H v, summed over microbatches, the weight decay's part in closed form."""
+    """V ↦ H v, summed over microbatches and processes, the weight decay's part in closed form."""
     operators = [(second_order.products(loss, params, inputs), weight) for loss, weight in terms]
 
     def product(direction: Vector) -> Vector:
@@ -296,6 +311,7 @@ def _hessian(
             else:
                 result = vector.add(result, part, weight)
         assert result is not None
+        result = ranks.total(result)
         return vector.add(result, direction, weight_decay) if weight_decay else result
 
     return product

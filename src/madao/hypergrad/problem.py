@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from madao.hypergrad.ranks import Ranks
+
 Loss = Callable[[Any, Any], Tensor]
 """`loss(params, inputs)`: a scalar, or one value per example, of which the mean is the loss."""
 
@@ -38,6 +40,8 @@ class Problem:
         classes: For the baseline `ClassMean`: the class of each example, `[B]`.
         draws: For the baseline `SameExample`: how many draws of one example follow each other in the batch.
         plain: For the baseline `Unaugmented`: the inputs as they were before any draw, in the form of `inputs`.
+        ranks: Where several processes have a part of the examples each: weights of `Term`s are then such that losses of
+            all processes add up to the loss.
     """
 
     params: Any
@@ -51,6 +55,7 @@ class Problem:
     classes: Tensor | None = None
     draws: int = 1
     plain: Any = None
+    ranks: Ranks = dataclasses.field(default_factory=Ranks)
 
 
 def as_terms(loss: Loss | Sequence[Term]) -> tuple[Term, ...]:

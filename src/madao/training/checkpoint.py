@@ -44,13 +44,16 @@ class Checkpoints:
 
     Args:
         folder: Where they lie.
+        writes: Whether this process is the one that writes.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, writes: bool = True) -> None:
+        self.folder, self.writes = folder, writes
 
     def save(self, state: dict[str, Any]) -> None:
         """Keep `state` as the last, and what was the last as the previous."""
+        if not self.writes:
+            return
         last = self.folder / LAST
         arriving = self.folder / "arriving.pt"
         write(arriving, state)

@@ -262,6 +262,9 @@ class TrainConfig:
         checkpoint_minutes: Longest time between two checkpoints within an epoch; every epoch ends with one.
         tensorboard: Write TensorBoard events.
         device: auto, cpu, cuda, or cuda:1.
+        devices: Devices of this machine to share every batch, a process each. torchrun may start them instead.
+        num_nodes: Machines.
+        sync_batch_norm: Take the statistics of BatchNorm over all devices rather than over each one's images.
         seed: Weights, draws and the order of images.
         out: The run directory. By default runs/DATA-MODEL-METHOD-SEED.
         resume: Go on with the run in `out`, if there is one.
@@ -283,12 +286,15 @@ class TrainConfig:
     checkpoint_minutes: float = 10.0
     tensorboard: bool = True
     device: str = "auto"
+    devices: int = 1
+    num_nodes: int = 1
+    sync_batch_norm: bool = False
     seed: int = 0
     out: str | None = None
     resume: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "evaluate_every"):
+        for name in ("epochs", "batch_size", "accumulate", "evaluate_every", "devices", "num_nodes"):
             _at_least(name, getattr(self, name), 1)
         _at_least("checkpoint_minutes", self.checkpoint_minutes, 0)
         _fraction("ema", self.ema)

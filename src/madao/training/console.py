@@ -16,14 +16,15 @@ class Console:
     Args:
         title: Before each line.
         total: Steps of the whole run.
+        speaks: Whether anything is shown: of several processes only the first one speaks.
         stream: Where to. By default standard output.
     """
 
-    def __init__(self, title: str, total: int, stream: TextIO | None = None) -> None:
+    def __init__(self, title: str, total: int, speaks: bool = True, stream: TextIO | None = None) -> None:
         self.title = title
-        self._rich = RichConsole(file=stream or sys.stdout, highlight=False, soft_wrap=True)
+        self._rich = RichConsole(file=stream or sys.stdout, highlight=False, soft_wrap=True, quiet=not speaks)
         self._progress: Progress | None = None
-        if self._rich.is_terminal:
+        if self._rich.is_terminal and speaks:
             columns = (
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=24),

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from madao.hypergrad import Ranks
 from madao.hypergrad.pure import in_mode
 from madao.policy import Standard
 
@@ -27,6 +28,7 @@ def evaluate(
     batches: Iterable[tuple[Tensor, Tensor]],
     standard: Standard,
     autocast: torch.dtype | None = None,
+    ranks: Ranks | None = None,
 ) -> Score:
     """Score a model, which is in evaluation mode meanwhile.
 
@@ -35,6 +37,7 @@ def evaluate(
         batches: uint8 images and labels, on the model's device.
         standard: How images are cut and normalised.
         autocast: Half-precision dtype of the forward passes, if any.
+        ranks: The processes that have a part of the batches each; the score is of all of them.
     """
     loss, wrong, count = 0.0, 0, 0
     with in_mode(model, "eval"):
@@ -46,4 +49,8 @@ def evaluate(
             loss += float(F.cross_entropy(logits, labels, reduction="sum").double())
             wrong += int((logits.argmax(1) != labels).sum())
             count += len(labels)
+    if ranks is not None and ranks.world > 1:
+        device = next(model.parameters()).device
+        sums = ranks.total((torch.tensor([loss, wrong, count], dtype=torch.float64, device=device),))[0].tolist()
+        loss, wrong, count = sums[0], int(sums[1]), int(sums[2])
     return Score(loss / max(count, 1), wrong / max(count, 1), count)

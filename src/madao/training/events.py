@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from madao.policy import AugmentationPolicy, Policy
-from madao.training.outer import OuterStep
+from madao.training.outer_step import OuterStep
 
 
 class Events:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from madao.hypergrad import Place
 from madao.policy import AugmentationPolicy, Standard, StandardDraw
 from madao.policy.randomness import OwnRandomness
+from madao.training.drawing import drawn, drawn_standard
 from madao.training.graph import Recorder, SharedMemory
 
 
@@ -19,7 +21,7 @@ class Trained:
         cropped: The batch before the policy.
         labels: Its labels.
         draw: What standard augmentation did to it.
-        loss: Its mean loss.
+        loss: Its mean loss; of several processes one's own part of it.
         wrong: How many of its images were misclassified.
     """
 
@@ -42,6 +44,9 @@ class InnerStep:
         policy: What stands between flip and normalise, if anything.
         accumulate: Parts in which a batch passes through the model.
         clip: Longest gradient that is used as it is; None for any.
+        place: Of this process's images among those of all, whose gradients the model averages. By default there is
+            one process.
+        world: How many processes there are.
     """
 
     def __init__(
@@ -54,22 +59,28 @@ class InnerStep:
         policy: AugmentationPolicy | None,
         accumulate: int = 1,
         clip: float | None = None,
+        place: Place | None = None,
+        world: int = 1,
     ) -> None:
+        self.place, self.world = place, world
         self.model, self.loss, self.backward, self.optimizer = model, loss, backward, optimizer
         self.standard, self.policy, self.accumulate, self.clip = standard, policy, accumulate, clip
 
     def __call__(self, images: Tensor, labels: Tensor, augment: bool) -> Trained:
         """Train on a batch, through the policy where `augment`."""
-        draw, cropped = crop_and_flip(self.standard, images)
-        augmented = self.policy(cropped) if augment and self.policy is not None else cropped
+        place = Place(0, len(images), len(images)) if self.place is None else self.place
+        draw, cropped = crop_and_flip(self.standard, images, place)
+        augmented = cropped
+        if augment and self.policy is not None:
+            augmented = self.policy.apply(cropped, drawn(self.policy, cropped, place))
         inputs = self.standard.after(augmented, draw)
-        size = -(-len(labels) // self.accumulate)
         losses, wrong = [], []
         self.optimizer.zero_grad()
-        for part_inputs, part_labels in zip(inputs.split(size), labels.split(size), strict=True):
+        parts = inputs.tensor_split(self.accumulate), labels.tensor_split(self.accumulate)
+        for part_inputs, part_labels in zip(*parts, strict=True):
             outputs = self.model(part_inputs)
-            loss = self.loss(outputs, part_labels) * (len(part_labels) / len(labels))
-            self.backward(loss)
+            loss = self.loss(outputs, part_labels) * (len(part_labels) / place.total)
+            self.backward(loss * self.world)  # of which the model takes the mean over processes
             losses.append(loss.detach())
             wrong.append((outputs.detach().argmax(1) != part_labels).sum())
         if self.clip is not None:
@@ -107,9 +118,9 @@ class GraphedStep:
         return self.step(images, labels, augment)
 
 
-def crop_and_flip(standard: Standard, images: Tensor) -> tuple[StandardDraw, Tensor]:
+def crop_and_flip(standard: Standard, images: Tensor, place: Place | None = None) -> tuple[StandardDraw, Tensor]:
     """What comes before the policy. Crops that are not resized are taken about the middle of what is stored."""
     if standard.scale is None:
         images = standard.centre(images)
-    draw = standard.sample(images)
+    draw = drawn_standard(standard, images, Place(0, len(images), len(images)) if place is None else place)
     return draw, standard.before(images, draw)

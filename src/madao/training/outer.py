@@ -1,6 +1,5 @@
 """The outer step: a policy learns from the validation loss, within anybody's training loop."""
 
-import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -15,8 +14,10 @@ from madao.hypergrad import (
     Influence,
     LeaveOneOut,
     Neumann,
+    Place,
     Problem,
     PureModel,
+    Ranks,
     Relaxed,
     Stats,
     Term,
@@ -33,8 +34,10 @@ from madao.hypergrad.unrolled import Unrolled
 from madao.hypergrad.vector import Vector
 from madao.policy import Policy
 from madao.policy.standard import normalise
+from madao.training.drawing import drawn
 from madao.training.example_losses import ExampleLosses, Loss, per_example
 from madao.training.graph import Recorder, SharedMemory
+from madao.training.outer_step import Asked, OuterStep
 from madao.training.precision import full_precision
 from madao.training.recent import Recent
 from madao.training.validation import Batch, ValidationBatches
@@ -44,41 +47,6 @@ _TOLERANCE = 0.02
 """How far traced code may be off the reference, relative, on so many images. Both round."""
 
 _LOGGER = logging.getLogger("madao")
-
-
-@dataclasses.dataclass(frozen=True)
-class OuterStep:
-    """What one outer step did.
-
-    Attributes:
-        stats: The health of the hypergradient.
-        applied: Whether the policy was updated. It is not where the hypergradient diverges or is not finite.
-        signal: Of each kind of parameter, the squared signal-to-noise ratio of a step, as far as recent steps tell
-            (`RunningSignal`). Empty at first.
-    """
-
-    stats: Stats
-    applied: bool
-    signal: dict[str, float] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True)
-class Asked:
-    """What is asked of an outer step beside the values of its tensors.
-
-    Attributes:
-        transform: What stands between policy and model, for training images.
-        rest: How many tensors of the training batch, after images and targets, are for it.
-        check: Whether the residual is measured.
-        recent: What `Deflated` remembers; what is recorded reads it there at every replay.
-        products: Up to which power of the Hessian a Neumann series is summed; None where it is not summed by powers.
-    """
-
-    transform: Callable[..., Tensor] | None
-    rest: int
-    check: bool
-    recent: Recent | None = None
-    products: int | None = None
 
 
 class PolicyOptimizer:
@@ -175,6 +143,7 @@ class PolicyOptimizer:
         self.calls = self.updates = self.skipped = 0
         self._validation = ValidationBatches()
         self._recent: Recent | None = None
+        self.ranks = Ranks.current()
         self._products: int | None = None
         self._estimate: Callable[[Asked, tuple[Tensor, ...]], Unread] = functools.partial(self._estimated, self.hvp)
 
@@ -232,9 +201,10 @@ class PolicyOptimizer:
         device = next(original(self.model).parameters()).device
         series = solver if check and isinstance(solver, Neumann) and solver.shortens else None
         products = self._products if series is None else series.steps
+        tensors = tuple(tensor.to(device) for tensor in (*train_batch, *self._validation.next(validation)))
+        places = self._places(len(tensors[0]) * self.draws, len(tensors[-1])) if self.ranks.world > 1 else None
         found = self._estimate(
-            Asked(train_transform, len(train_batch) - 2, check, self._recent, products),
-            tuple(tensor.to(device) for tensor in (*train_batch, *self._validation.next(validation))),
+            Asked(train_transform, len(train_batch) - 2, check, self._recent, places, products), tensors
         )
         stats = found.read()
         if series is not None:
@@ -243,19 +213,27 @@ class PolicyOptimizer:
             self._recent.add(found.newest)
         return found.grads, stats
 
+    def _places(self, train: int, validation: int) -> tuple[Place, Place, Place]:
+        """Of so many rows and images among those of all processes; for curvature each of them takes its share."""
+        share = self.curvature_batch
+        curved = train if share is None else min(max(share // self.ranks.world, 1), train)
+        device = next(original(self.model).parameters()).device
+        first, second, third = self.ranks.places([train, curved, validation], device)
+        return first, second, third
+
     def record(self, say: Callable[[str], None], compile: bool = False, memory: SharedMemory | None = None) -> None:
         """Let outer steps on a GPU be CUDA graphs of traced code.
 
         For transforms that draw no random numbers and are the same functions at every call. The traced gradient is
         compared with the reference once, on a few images. What differs there, or cannot be recorded, runs as it did;
-        so do microbatches, whose memory a graph would hold all at once.
+        so do microbatches, whose memory a graph would hold all at once, and steps of several processes.
 
         Args:
             say: Where it says that it could not be recorded.
             compile: Whether the traced code is compiled.
             memory: What the graphs share with others.
         """
-        if self.microbatch is not None:
+        if self.microbatch is not None or self.ranks.world > 1:
             return
         traced, checked = Traced(compile), False
 
@@ -333,33 +311,37 @@ class PolicyOptimizer:
                 return own(augmented, *(tensor[: len(augmented)] for tensor in rest))
 
         floats = normalise(images)
+        place, curved, outer_place = asked.places or self._places(len(images), len(outer_images))
         with torch.enable_grad():
-            draw = self.policy.sample(floats, relaxed=True)
+            draw = drawn(self.policy, floats, place, relaxed=True)
             if isinstance(self.estimator, Influence):
                 draw = draw.pathwise()
             inputs: tuple[Tensor, ...] = (inner_transform(self.policy.apply(floats, draw)),)
             log_prob = self.policy.effect_log_prob(draw)
         params = PureModel(self.model).params
         plain: tuple[Tensor, ...] = (inner_transform(floats),)
-        curved = None if self.curvature_batch is None else min(self.curvature_batch, len(images))
-        curvature = None if curved is None else self._terms(self.inner_mode, targets, curved, draws=self.draws)
+        curvature = None
+        if self.curvature_batch is not None:
+            curvature = self._terms(self.inner_mode, targets, curved, draws=self.draws)
         if isinstance(self.solver, Deflated):
             # By another draw: q must know nothing of the draw whose influence is measured along it.
-            again = inner_transform(self.policy(floats[:curved]))
+            few = floats[: len(curved)]
+            again = inner_transform(self.policy.apply(few, drawn(self.policy, few, curved)))
             inputs, plain = (*inputs, again), (*plain, again)
-            curvature = self._terms(self.inner_mode, targets, len(again), draws=self.draws, place=1)
+            curvature = self._terms(self.inner_mode, targets, curved, draws=self.draws, given=1)
         problem = Problem(
             params=params,
             hyper=tuple(self._params),
             inputs=inputs,
-            inner=self._terms(self.inner_mode, targets, len(images), draws=self.draws),
-            outer=self._terms(self.outer_mode, outer_targets, len(outer_images), (outer_images, transform)),
+            inner=self._terms(self.inner_mode, targets, place, draws=self.draws),
+            outer=self._terms(self.outer_mode, outer_targets, outer_place, (outer_images, transform)),
             curvature=curvature,
             weight_decay=self.weight_decay,
             log_prob=log_prob,
             classes=targets.repeat_interleave(self.draws, 0) if self.draws > 1 else targets,
             draws=self.draws,
             plain=plain,
+            ranks=self.ranks,
         )
         solver, recent = self.solver, None if asked.recent is None else asked.recent.rows
         if asked.products is not None:
@@ -371,20 +353,22 @@ class PolicyOptimizer:
         self,
         mode: Mode,
         targets: Tensor,
-        count: int,
+        place: Place,
         own: tuple[Tensor, Callable[[Tensor], Tensor]] | None = None,
         draws: int = 1,
-        place: int = 0,
+        given: int = 0,
     ) -> list[Term]:
-        """The loss over the first `count` examples, as microbatches."""
+        """The loss over the first examples, as many as there are at a place, as microbatches."""
+        count = len(place)
         size = self.microbatch or max(count, 1)
         terms = []
         for start in range(0, max(count, 1), size):
             part = slice(start, min(start + size, count))
             # Each microbatch has a dropout mask of its own.
-            model = PureModel(self.model, mode, self.seed + 1_000_003 * self.calls + start, self.autocast)
-            loss = ExampleLosses(self._losses, model, targets, part, own, draws, place)
-            terms.append(Term(loss, (part.stop - part.start) / max(count, 1)))
+            seed = self.seed + 1_000_003 * self.calls + place.start + start
+            model = PureModel(self.model, mode, seed, self.autocast)
+            loss = ExampleLosses(self._losses, model, targets, part, own, draws, given)
+            terms.append(Term(loss, (part.stop - part.start) / max(place.total, 1)))
         return terms
 
 

@@ -1,5 +1,6 @@
 """How the trainer feeds the policy's optimizer: which images, when, and by which estimator."""
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,9 +23,12 @@ from madao.hypergrad.influence import Baseline
 from madao.policy import Policy, Standard
 from madao.training.build import Splits
 from madao.training.config import OuterConfig, TrainConfig
+from madao.training.drawing import part_of
 from madao.training.ema import WeightAverage
+from madao.training.errors import UserError
 from madao.training.inner import Trained, crop_and_flip
-from madao.training.outer import OuterStep, PolicyOptimizer
+from madao.training.outer import PolicyOptimizer
+from madao.training.outer_step import OuterStep
 from madao.training.schedule import cosine
 
 _BASELINES: dict[str, Baseline] = {
@@ -94,14 +98,22 @@ class PolicyLearning:
         )
         device, workers = train_batches.device, config.data.processes
         validation = splits.validation
-        self._validation = Batches(
-            validation, settings.batch_size or config.batch_size, device, config.seed, workers=workers
+        self.ranks = self.outer.ranks
+        batches = functools.partial(
+            Batches, device=device, workers=workers, rank=self.ranks.rank, world=self.ranks.world
         )
+        self._validation = batches(validation, settings.batch_size or config.batch_size, seed=config.seed)
         self._train = (
-            Batches(splits.train, settings.train_batch_size, device, config.seed + 1, workers=workers)
+            batches(splits.train, settings.train_batch_size, seed=config.seed + 1)
             if settings.train_batch_size is not None
             else None
         )
+        for taken in (self._validation, self._train):
+            if taken is not None and taken.batch_size < self.ranks.world:
+                raise UserError(
+                    f"outer steps of {taken.batch_size} images cannot be shared by {self.ranks.world} processes; lower "
+                    "--devices, or raise --outer.batch_size and --outer.train_batch_size"
+                )
         self._streams: tuple[Iterator[Any], Iterator[Any] | None] | None = None
         self.last: OuterStep | None = None
         self.record: list[dict[str, Any]] = []  # of outer steps that are not in the run directory yet
@@ -130,7 +142,8 @@ class PolicyLearning:
         validation, train = self._next_streams()
         if train is not None:
             images, labels = next(train)
-            draw, cropped = crop_and_flip(self.standard, images)
+            assert self._train is not None
+            draw, cropped = crop_and_flip(self.standard, images, part_of(self._train.batch_size, self.ranks))
         outer_images, outer_labels = next(validation)
         batch = self.standard.centre(outer_images), outer_labels
         self.at_work = True
@@ -142,6 +155,12 @@ class PolicyLearning:
         self.at_work = False
         if self.last is not None:
             self.record.append(_health(self.outer.calls, self.last))
+
+    def check_alike(self) -> None:
+        """Raise unless every process has the same policy, bit for bit: a check of this program, not of its user."""
+        flat = torch.cat([parameter.detach().flatten() for parameter in self.outer.policy.parameters()])
+        if not torch.equal(self.ranks.most(flat), -self.ranks.most(-flat)):
+            raise RuntimeError(f"the policy of process {self.ranks.rank} is not that of the others")
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` needs."""

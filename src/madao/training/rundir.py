@@ -12,6 +12,7 @@ from typing import IO, Any
 import torch
 import yaml
 
+from madao.training import checkpoint
 from madao.training.atomic import replacing
 from madao.training.checkpoint import Checkpoints
 from madao.training.config import Plain, TrainConfig, as_plain, from_plain
@@ -36,7 +37,7 @@ _TABLES = {"metrics.csv": METRICS, "timing.csv": TIMING, "outer.csv": OUTER}
 
 # What may differ when a run is resumed: where and how it runs, not what it computes.
 _FREE = {"out", "resume", "device", "tensorboard", "checkpoint_minutes", "data.root", "data.workers"}
-_FREE |= {"speed.kernels", "speed.graph", "speed.compile"}
+_FREE |= {"speed.kernels", "speed.graph", "speed.compile", "devices", "num_nodes"}
 # Corrupt images that are skipped leave another order where all are decoded at once, so that there data.memory counts.
 LOCK = "lock"
 
@@ -53,11 +54,12 @@ class RunDirectory:
 
     Args:
         path: The directory.
+        writes: Whether this process is the one that writes; of several only the first does.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.checkpoints = Checkpoints(path / "checkpoints")
+    def __init__(self, path: Path, writes: bool = True) -> None:
+        self.path, self.writes = path, writes
+        self.checkpoints = Checkpoints(path / "checkpoints", writes)
         self.best = path / "checkpoints" / "best.pt"
         self._lock: IO[str] | None = None
 
@@ -109,6 +111,8 @@ class RunDirectory:
 
     def write(self, name: str, content: str | bytes) -> None:
         """Replace a file at once."""
+        if not self.writes:
+            return
         with replacing(self.path / name) as file:
             file.write(content.encode() if isinstance(content, str) else content)
 
@@ -129,16 +133,26 @@ class RunDirectory:
 
     def append_rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows to one of the tables. Floats are written so that they read back as the same number."""
+        if not self.writes:
+            return
         path = self.path / name
         header = not path.exists() or path.stat().st_size == 0
         _append(path, _table(_TABLES[name], rows, header))
 
     def append_json(self, name: str, content: Any) -> None:
         """Add a line to a JSON-lines file."""
-        _append(self.path / name, json.dumps(content) + "\n")
+        if self.writes:
+            _append(self.path / name, json.dumps(content) + "\n")
+
+    def keep_best(self, weights: Any) -> None:
+        """Keep these as the best so far."""
+        if self.writes:
+            checkpoint.write(self.best, weights)
 
     def rewind(self, epoch: int) -> None:
         """Forget what was written after `epoch`: it comes again."""
+        if not self.writes:
+            return
         for name in _TABLES:
             self._keep(name, lambda line: line.startswith("epoch") or int(line.split(",")[0]) <= epoch)
             self._complete(name)

@@ -65,6 +65,8 @@ def restore(trainer: "Trainer", state: dict[str, Any]) -> None:
         part = getattr(trainer, name)
         if part is not None:
             part.load_state_dict(state[name])
+    if not trainer.ranks.first:
+        return  # it was the first one's
     torch.set_rng_state(state["random"]["cpu"])
     if trainer.device.type == "cuda" and "cuda" in state["random"]:
         torch.cuda.set_rng_state(state["random"]["cuda"], trainer.device)

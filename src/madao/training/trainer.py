@@ -9,23 +9,23 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from madao.data import Batches, DataError
-from madao.policy import FrozenPolicy, Policy
-from madao.training import checkpoint, samples
+from madao.hypergrad import Ranks
+from madao.policy import Policy
+from madao.training import checkpoint
 from madao.training.build import (
     Splits,
     build_model,
     build_policy,
     build_standard,
-    default_model,
     load_splits,
     pick_device,
 )
 from madao.training.config import TrainConfig
 from madao.training.console import Console
+from madao.training.drawing import part_of
 from madao.training.ema import WeightAverage
 from madao.training.errors import UserError, out_of_memory
 from madao.training.evaluate import Score, evaluate
@@ -35,8 +35,10 @@ from madao.training.inner import GraphedStep, InnerStep
 from madao.training.interrupt import Interrupted, StopRequest, stop_requests
 from madao.training.memory import let_segments_grow
 from madao.training.meter import Meter
+from madao.training.parallel import by_the_first, launched, synchronised
 from madao.training.policy_learning import PolicyLearning
 from madao.training.precision import set_precision
+from madao.training.records import record_images, record_policy, run_directory
 from madao.training.result import FILE, Result
 from madao.training.rundir import RunDirectory
 from madao.training.schedule import learning_rate
@@ -48,16 +50,6 @@ _WORTH_COMPILING = 10_000
 
 _LOOK_EVERY = 20
 """Steps between two looks at the loss, each of which makes the host wait for the device."""
-
-
-def run_directory(config: TrainConfig, splits: Splits) -> Path:
-    """Where a run goes: what `out` says, or a name made of what is run."""
-    if config.out is not None:
-        return Path(config.out)
-    method = Path(config.augment.method).stem
-    planted = "" if config.data.planted == "none" else f"-{config.data.planted}"
-    model = (config.model.name or default_model(splits.size)).replace("/", "-")
-    return Path("runs") / f"{splits.name}{planted}-{model}-{method}-{config.seed}"
 
 
 class Trainer:
@@ -72,21 +64,22 @@ class Trainer:
     def __init__(self, config: TrainConfig, splits: Splits | None = None, title: str | None = None) -> None:
         self.config = config
         device = pick_device(config.device)
-        if config.out is not None:
-            RunDirectory(Path(config.out)).check(config)  # before the images are read, which may take a while
-        self.splits = load_splits(config.data) if splits is None else splits
-        self.directory = RunDirectory(run_directory(config, self.splits))
         self.autocast = set_precision(config.precision, device)
         let_segments_grow(device)
-        self.fabric = Fabric(
-            accelerator=device.type,
-            devices=1 if device.index is None else [device.index],
-            precision="32-true" if self.autocast is None else "bf16-mixed",
-        )
-        self.device = self.fabric.device
-        self.splits = self.splits.on(self.device)
+        self.fabric = launched(device, config.devices, config.num_nodes, self.autocast is not None)
+        self.ranks, self.device = Ranks.current(), self.fabric.device
+        if config.out is not None:  # before the images are read, which may take a while
+            by_the_first(self.ranks, lambda: RunDirectory(Path(str(config.out))).check(config))
+        # The first one downloads, the others find what it has left.
+        loaded = load_splits(config.data) if splits is None and self.ranks.first else splits
+        by_the_first(self.ranks, lambda: None)
+        self.splits = (load_splits(config.data) if loaded is None else loaded).on(self.device)
+        self.directory = RunDirectory(run_directory(config, self.splits), self.ranks.first)
         torch.manual_seed(config.seed)
         self.network = build_model(config.model, self.splits)
+        torch.manual_seed(config.seed + 7919 * self.ranks.rank)  # dropout has masks of its own
+        if config.sync_batch_norm:
+            self.network = synchronised(self.network, config, self.device)
         if self.device.type == "cuda":
             # What convolutions in half precision want: otherwise every one of them turns its inputs over and back.
             self.network.to(memory_format=torch.channels_last)
@@ -109,8 +102,19 @@ class Trainer:
         self.standard = build_standard(config.augment, self.splits, config.seed)
         self.average = WeightAverage(self.network, config.ema) if config.ema else None
         self.loss = functools.partial(F.cross_entropy, label_smoothing=settings.label_smoothing)
-        batches = functools.partial(Batches, device=self.device, workers=config.data.processes)
-        self.train_batches = batches(self.splits.train, config.batch_size, seed=config.seed)
+        self._batches = functools.partial(
+            Batches,
+            device=self.device,
+            workers=config.data.processes,
+            rank=self.ranks.rank,
+            world=self.ranks.world,
+        )
+        self.train_batches = self._batches(self.splits.train, config.batch_size, seed=config.seed)
+        if self.train_batches.batch_size < config.accumulate * self.ranks.world:
+            raise UserError(
+                f"a batch of {self.train_batches.batch_size} images cannot be shared by {self.ranks.world} processes, "
+                f"each in {config.accumulate} parts; raise --batch_size, or lower --devices or --accumulate"
+            )
         self.learning = (
             PolicyLearning(
                 config,
@@ -127,7 +131,7 @@ class Trainer:
         )
         self.inner = self._inner_step(stepper)
         self.epoch = self.step = 0
-        self.totals, self.meter = Totals(self.device), Meter(self.device)
+        self.totals, self.meter = Totals(self.device, self.ranks), Meter(self.device)
         self.best: tuple[float, int] | None = None
         self.validation_error = 1.0
         self.title = title or self.directory.path.name
@@ -148,8 +152,10 @@ class Trainer:
             self.policy,
             config.accumulate,
             config.optimizer.clip,
+            part_of(self.train_batches.batch_size, self.ranks) if self.ranks.world > 1 else None,
+            self.ranks.world,
         )
-        if not on_gpu or not config.speed.graph:
+        if not on_gpu or not config.speed.graph or self.ranks.world > 1:
             return step
 
         def say(line: str) -> None:
@@ -182,13 +188,18 @@ class Trainer:
             self._begin()
             finished = self._finished_result()
             return self._run() if finished is None else finished
+        except (UserError, Interrupted) as error:
+            if self.ranks.first:
+                raise
+            raise SystemExit(error.exit_code if isinstance(error, Interrupted) else 2) from None  # it has been said
         finally:
             self.directory.release()
 
     def _run(self) -> Result:
         config = self.config
-        self.console = Console(self.title, config.epochs * self.steps_per_epoch)
-        self.events = Events(self.directory.path / "tensorboard", self.step) if config.tensorboard else None
+        self.console = Console(self.title, config.epochs * self.steps_per_epoch, self.ranks.first)
+        speaks = config.tensorboard and self.ranks.first
+        self.events = Events(self.directory.path / "tensorboard", self.step) if speaks else None
         self._saved_at, self._tick = time.monotonic(), (time.monotonic(), self.totals.images)
         try:
             with stop_requests() as request:
@@ -196,8 +207,7 @@ class Trainer:
                 while self.epoch < config.epochs:
                     self._train_epoch(request)
                     self._end_epoch()
-                    if request.number is not None:
-                        raise Interrupted(request.number, self._how_to_resume())
+                    self._stop_if(request)
             return self._finish()
         except DataError as error:
             raise UserError(str(error)) from None
@@ -221,25 +231,16 @@ class Trainer:
 
     def _begin(self) -> None:
         """Claim the directory, and take up what it holds."""
-        self.directory.claim(self.config)
-        state = self.directory.checkpoints.load()
+        by_the_first(self.ranks, lambda: self.directory.claim(self.config))
+        state = by_the_first(self.ranks, self.directory.checkpoints.load)
         if state is not None:
             restore(self, state)
         self.directory.rewind(-1 if state is None else self.epoch)
         if state is None:
             self.directory.write_environment(self.device)
-            indices = self.splits.validation_indices
-            split = {
-                "classes": list(self.splits.classes),
-                "mean": self.splits.mean,
-                "std": self.splits.std,
-                "validation": None if indices is None else indices.tolist(),
-                "skipped": self.splits.skipped,
-            }
-            self.directory.write_json("split.json", split)
-            self.directory.write(samples.FILE, samples.archive(self.splits.train, self.standard))
-            self._record_policy()
-        if self.splits.skipped:
+            record_images(self.directory, self.splits, self.standard)
+            record_policy(self.directory, self.policy, self.epoch, self.step)
+        if self.splits.skipped and self.ranks.first:
             print(f"{self.title}: {self.splits.skipped} images could not be read and were skipped", flush=True)
 
     def _train_epoch(self, request: StopRequest) -> None:
@@ -250,11 +251,17 @@ class Trainer:
             self.step += 1
             if self.step % _LOOK_EVERY == 0:
                 self._look()
-            if request.number is not None:
-                self._look()
-                self._save()
-                raise Interrupted(request.number, self._how_to_resume())
+            if self.ranks.world == 1 or self.step % _LOOK_EVERY == 0:
+                self._stop_if(request)
         self._look()
+
+    def _stop_if(self, request: StopRequest) -> None:
+        """Save and stop if this process or another has been asked to."""
+        number = int(self.ranks.most(torch.tensor(request.number or 0, device=self.device)))
+        if number:
+            self._look()
+            self._save()
+            raise Interrupted(number, self._how_to_resume())
 
     def _train_step(self, images: Tensor, labels: Tensor) -> None:
         progress = self.step / self.steps_per_epoch
@@ -263,7 +270,8 @@ class Trainer:
             group["lr"] = rate if self._rate_on_device is None else self._rate_on_device.fill_(rate)
         augment = self.learning is None or self.learning.applies(self.step)
         trained = self.inner(images, labels, augment)
-        self.totals.add(trained.loss, trained.wrong, len(labels), self.step + 1)
+        count = len(labels) if self.ranks.world == 1 else self.train_batches.batch_size
+        self.totals.add(trained.loss, trained.wrong, count, self.step + 1)
         if self.average is not None:
             self.average.update(self.network)
         if self.learning is not None:
@@ -282,7 +290,8 @@ class Trainer:
             )
         now = time.monotonic()
         self.console.step(self.step, self.totals.loss, self.totals.error, self._rate(now), self.policy)
-        if now - self._saved_at > 60 * self.config.checkpoint_minutes:
+        late = now - self._saved_at > 60 * self.config.checkpoint_minutes
+        if int(self.ranks.most(torch.tensor(int(late), device=self.device))):
             self._save()
 
     def _rate(self, now: float) -> float:
@@ -314,32 +323,21 @@ class Trainer:
         if learning is not None and learning.record:
             self.directory.append_rows("outer.csv", [{"epoch": self.epoch, **step} for step in learning.record])
             learning.record.clear()
-        self._record_policy()
+        record_policy(self.directory, self.policy, self.epoch, self.step)
         if self.events is not None:
             self.events.write(self.step, {**row, **timing}, self.policy, None if learning is None else learning.last)
         if score is not None and (self.best is None or score.error < self.best[0]):
             self.best = (score.error, self.epoch)
-            checkpoint.write(self.directory.best, self._weights(score.error))
+            self.directory.keep_best(self._weights(score.error))
         self.totals.clear()
         self._save()
         self.console.epoch(row, self.config.epochs, rate, self.policy)
         self._tick = (time.monotonic(), self.totals.images)
         self.meter.clear()
 
-    def _record_policy(self) -> None:
-        """The policy as it is now, and where it has been."""
-        if isinstance(self.policy, Policy | FrozenPolicy):
-            self.directory.write("policy.json", self.policy.spec().dumps())
-        if isinstance(self.policy, Policy):
-            if self.step == 0:
-                names = [operation.name for operation in self.policy.operations]
-                self.directory.append_json("trajectory.jsonl", {"epoch": 0, "step": 0, "operations": names})
-            learned = {name: getattr(self.policy, name).tolist() for name in ("selection", "application", "magnitude")}
-            self.directory.append_json("trajectory.jsonl", {"epoch": self.epoch, "step": self.step, **learned})
-
     def _score(self, images: Any) -> Score:
-        batches = Batches(images, 500, self.device, shuffle=False, drop_last=False, workers=self.config.data.processes)
-        return evaluate(self.evaluated, batches.epoch(0), self.standard, self.autocast)
+        batches = self._batches(images, 500, shuffle=False, drop_last=False)
+        return evaluate(self.evaluated, batches.epoch(0), self.standard, self.autocast, self.ranks)
 
     def _weights(self, validation_error: float) -> dict[str, Any]:
         """What the best checkpoint holds: enough to evaluate."""
@@ -354,7 +352,7 @@ class Trainer:
         """Look at the test set, once, and write down how it ended."""
         epoch, error = self.epoch, self.validation_error
         if self.config.test_with == "best" and self.best is not None:
-            best = checkpoint.read(self.directory.best)
+            best = by_the_first(self.ranks, lambda: checkpoint.read(self.directory.best))
             self.evaluated.load_state_dict(best["model"])
             epoch, error = best["epoch"], best["validation_error"]
         test = None if self.splits.test is None else self._score(self.splits.test)
@@ -375,7 +373,8 @@ class Trainer:
 
     def _finished_result(self) -> Result | None:
         """The result of a run that has ended already."""
-        return Result.load(self.directory.path) if self.epoch >= self.config.epochs else None
+        over = self.epoch >= self.config.epochs
+        return by_the_first(self.ranks, lambda: Result.load(self.directory.path)) if over else None
 
     def _save(self) -> None:
         if not all(parameter.isfinite().all() for parameter in self.network.parameters()):
@@ -383,6 +382,8 @@ class Trainer:
                 f"the weights are not finite after step {self.step}, the checkpoint before is kept; start anew in "
                 "another --out with a lower --optimizer.lr, or with --optimizer.clip 1"
             )
+        if self.learning is not None:
+            self.learning.check_alike()
         self.directory.checkpoints.save(snapshot(self))
         self._saved_at = time.monotonic()
 

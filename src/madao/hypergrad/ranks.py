@@ -1,0 +1,113 @@
+"""Several processes that share a problem, each with examples of its own: what they add up, and what they all see."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from madao.hypergrad.vector import Vector
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """The examples of one process among those of all, which are in the order of the processes.
+
+    Attributes:
+        start: The first one's number.
+        stop: One more than the last one's number.
+        total: Of all processes.
+    """
+
+    start: int
+    stop: int
+    total: int
+
+    @classmethod
+    def of(cls, rank: int, sizes: Sequence[int]) -> "Place":
+        """Of the process `rank`, where they have so many examples each."""
+        start = sum(sizes[:rank])
+        return cls(start, start + sizes[rank], sum(sizes))
+
+    def __mul__(self, factor: int) -> "Place":
+        """The place where every example stands `factor` times in a row."""
+        return Place(self.start * factor, self.stop * factor, self.total * factor)
+
+    def __len__(self) -> int:
+        """How many examples the process has."""
+        return self.stop - self.start
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranks:
+    """The processes, and which of them this one is. Alone it does nothing at all.
+
+    Every process makes the same calls in the same order. What they return is the same on all of them, bit for bit.
+
+    Attributes:
+        rank: Of this process.
+        world: How many there are.
+    """
+
+    rank: int = 0
+    world: int = 1
+
+    @classmethod
+    def current(cls) -> "Ranks":
+        """Those of `torch.distributed`, where it is in use."""
+        if not dist.is_available() or not dist.is_initialized():
+            return cls()
+        return cls(dist.get_rank(), dist.get_world_size())
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes and speaks."""
+        return self.rank == 0
+
+    def total(self, vector: Vector) -> Vector:
+        """The sum over all processes, in one message for each dtype."""
+        if self.world == 1:
+            return vector
+        result: list[Tensor] = list(vector)
+        for kind in dict.fromkeys(tensor.dtype for tensor in vector):
+            places = [i for i, tensor in enumerate(vector) if tensor.dtype == kind]
+            flat = torch.cat([vector[i].detach().reshape(-1) for i in places])
+            dist.all_reduce(flat)
+            for i, part in zip(places, flat.split([vector[i].numel() for i in places]), strict=True):
+                result[i] = part.view(vector[i].shape)
+        return tuple(result)
+
+    def most(self, values: Tensor) -> Tensor:
+        """The largest of all processes, number by number."""
+        if self.world > 1:
+            values = values.clone()
+            dist.all_reduce(values, dist.ReduceOp.MAX)
+        return values
+
+    def places(self, counts: Sequence[int], device: torch.device) -> list[Place]:
+        """Of several kinds of examples, of which this process has so many each."""
+        if self.world == 1:
+            return [Place(0, count, count) for count in counts]
+        sizes = [torch.zeros(len(counts), dtype=torch.int64, device=device) for _ in range(self.world)]
+        dist.all_gather(sizes, torch.tensor(counts, device=device))
+        return [Place.of(self.rank, of_all) for of_all in torch.stack(sizes, 1).tolist()]
+
+    def gathered(self, values: Tensor) -> Tensor:
+        """The examples' values of all processes, one behind the other; `values` is `[B]`, each with its own B."""
+        if self.world == 1:
+            return values
+        (place,) = self.places([len(values)], values.device)
+        whole = values.new_zeros(place.total)
+        whole[place.start : place.stop] = values.detach()
+        dist.all_reduce(whole)  # to zeros every other process adds nothing
+        return whole
+
+    def told(self, value: Any) -> Any:
+        """What the first process says."""
+        if self.world == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box)
+        return box[0]

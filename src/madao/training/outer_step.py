@@ -1,0 +1,47 @@
+"""What is asked of an outer step, and what it did."""
+
+import dataclasses
+from collections.abc import Callable
+
+from torch import Tensor
+
+from madao.hypergrad import Place, Stats
+from madao.training.recent import Recent
+
+
+@dataclasses.dataclass(frozen=True)
+class OuterStep:
+    """What one outer step did.
+
+    Attributes:
+        stats: The health of the hypergradient.
+        applied: Whether the policy was updated. It is not where the hypergradient diverges or is not finite.
+        signal: Of each kind of parameter, the squared signal-to-noise ratio of a step, as far as recent steps tell
+            (`RunningSignal`). Empty at first.
+    """
+
+    stats: Stats
+    applied: bool
+    signal: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What is asked of an outer step beside the values of its tensors.
+
+    Attributes:
+        transform: What stands between policy and model, for training images.
+        rest: How many tensors of the training batch, after images and targets, are for it.
+        check: Whether the residual is measured.
+        recent: What `Deflated` remembers; what is recorded reads it there at every replay.
+        places: Of the training images, of those whose gradient or curvature is taken, and of the validation images,
+            among those of all processes. By default there is one process.
+        products: Up to which power of the Hessian a Neumann series is summed; None where it is not summed by powers.
+    """
+
+    transform: Callable[..., Tensor] | None
+    rest: int
+    check: bool
+    recent: Recent | None = None
+    places: tuple[Place, Place, Place] | None = None
+    products: int | None = None

@@ -1,0 +1,72 @@
+"""Several processes, one training: how they begin, and what the first one does for all."""
+
+import logging
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.strategies.ddp import DDPStrategy
+from torch import nn
+
+from madao.hypergrad import Ranks
+from madao.training.config import TrainConfig
+from madao.training.errors import UserError
+
+PATIENCE = timedelta(minutes=10)
+"""How long a process waits for the others, of which one may be reading images or compiling."""
+
+
+def launched(device: torch.device, devices: int, nodes: int, half: bool) -> Fabric:
+    """Fabric, with as many processes as asked for, or as `torchrun` has started.
+
+    Args:
+        device: Of a run on one device; else only its type counts.
+        devices: Processes on this machine, one a device.
+        nodes: Machines.
+        half: Whether forward passes are in bfloat16.
+    """
+    if "LOCAL_WORLD_SIZE" in os.environ:  # torchrun knows
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = int(os.environ["WORLD_SIZE"]) // devices
+    several = devices * nodes > 1
+    if several and device.index is not None:
+        raise UserError(f"--device {device} names one device, but --devices is {devices}; use --device {device.type}")
+    if device.type == "cuda" and devices > torch.cuda.device_count():
+        raise UserError(f"--devices {devices}: this machine has {torch.cuda.device_count()} CUDA devices")
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # what it does is what was asked for
+    fabric = Fabric(
+        accelerator=device.type,
+        devices=[device.index] if device.index is not None else devices,
+        num_nodes=nodes,
+        strategy=DDPStrategy(timeout=PATIENCE) if several else "auto",
+        precision="bf16-mixed" if half else "32-true",
+    )
+    fabric.launch()
+    return fabric
+
+
+def synchronised(network: nn.Module, config: TrainConfig, device: torch.device) -> nn.Module:
+    """The network with batch statistics taken over all processes."""
+    if device.type != "cuda":
+        raise UserError("--sync_batch_norm needs GPUs; on CPUs use a model with GroupNorm")
+    if config.augment.method == "madao" and config.outer.mode == "train":
+        raise UserError("--sync_batch_norm does not go with --outer.mode train, as it has no second derivative")
+    converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(network)
+    return converted
+
+
+def by_the_first(ranks: Ranks, action: Callable[[], Any]) -> Any:
+    """What an action of the first process returns, on all of them. Where it raises an error of the user's, all do."""
+    result, error = None, None
+    if ranks.first:
+        try:
+            result = action()
+        except UserError as raised:
+            error = str(raised)
+    result, error = ranks.told((result, error))
+    if error is not None:
+        raise UserError(error) if ranks.first else SystemExit(2)  # the first one says it
+    return result

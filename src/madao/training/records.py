@@ -1,0 +1,45 @@
+"""What a run writes about itself beside its metrics: the images it was given, and where its policy has been."""
+
+from pathlib import Path
+
+from madao.policy import AugmentationPolicy, FrozenPolicy, Policy, Standard
+from madao.training import samples
+from madao.training.build import Splits, default_model
+from madao.training.config import TrainConfig
+from madao.training.rundir import RunDirectory
+
+
+def run_directory(config: TrainConfig, splits: Splits) -> Path:
+    """Where a run goes: what `out` says, or a name made of what is run."""
+    if config.out is not None:
+        return Path(config.out)
+    method = Path(config.augment.method).stem
+    planted = "" if config.data.planted == "none" else f"-{config.data.planted}"
+    model = (config.model.name or default_model(splits.size)).replace("/", "-")
+    return Path("runs") / f"{splits.name}{planted}-{model}-{method}-{config.seed}"
+
+
+def record_images(directory: RunDirectory, splits: Splits, standard: Standard) -> None:
+    """Classes, statistics, which images were set aside, and a few of the others to look at."""
+    indices = splits.validation_indices
+    split = {
+        "classes": list(splits.classes),
+        "mean": splits.mean,
+        "std": splits.std,
+        "validation": None if indices is None else indices.tolist(),
+        "skipped": splits.skipped,
+    }
+    directory.write_json("split.json", split)
+    directory.write(samples.FILE, samples.archive(splits.train, standard))
+
+
+def record_policy(directory: RunDirectory, policy: AugmentationPolicy | None, epoch: int, step: int) -> None:
+    """The policy as it is now, and where it has been."""
+    if isinstance(policy, Policy | FrozenPolicy):
+        directory.write("policy.json", policy.spec().dumps())
+    if isinstance(policy, Policy):
+        if step == 0:
+            names = [operation.name for operation in policy.operations]
+            directory.append_json("trajectory.jsonl", {"epoch": 0, "step": 0, "operations": names})
+        learned = {name: getattr(policy, name).tolist() for name in ("selection", "application", "magnitude")}
+        directory.append_json("trajectory.jsonl", {"epoch": epoch, "step": step, **learned})

@@ -1,0 +1,128 @@
+"""What several processes do in the tests: a training whose every number they write down."""
+
+import functools
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from madao.hypergrad import (
+    ClassMean,
+    ConjugateGradient,
+    Deflated,
+    Identity,
+    Influence,
+    LeaveOneOut,
+    Neumann,
+    Ranks,
+    Relaxed,
+    Unaugmented,
+)
+from madao.hypergrad.hypergradient import unread
+from madao.policy import Policy, Standard
+from madao.training import outer as outer_module
+from madao.training.drawing import part_of
+from madao.training.inner import InnerStep
+from madao.training.outer import PolicyOptimizer
+
+CASES: dict[str, dict[str, Any]] = {
+    "influence, deflated": {"solver": Deflated(4), "estimator": Influence(LeaveOneOut())},
+    "influence, v itself": {"solver": Identity(1.0), "estimator": Influence(ClassMean())},
+    "influence, conjugate gradients": {
+        "solver": ConjugateGradient(steps=3, damping=1.0),
+        "estimator": Influence(Unaugmented()),
+        "microbatch": 3,
+    },
+    "relaxed, neumann": {"solver": Neumann(3, 0.01), "estimator": Relaxed(), "inner_mode": "train"},
+}
+BATCH, VALIDATION, STEPS = 13, 11, 60  # no number of processes divides them
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3),
+        nn.GroupNorm(2, 6),
+        nn.Tanh(),
+        nn.Conv2d(6, 4, 3, 2),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(16, 3),
+    ).double()
+
+
+def batch(number: int, count: int, ranks: Ranks) -> tuple[Tensor, Tensor]:
+    """This process's part of a batch."""
+    generator = torch.Generator().manual_seed(number)
+    images = torch.rand(count, 1, 8, 8, generator=generator, dtype=torch.float64)
+    labels = torch.randint(0, 3, (count,), generator=generator)
+    place = part_of(count, ranks)
+    return images[place.start : place.stop], labels[place.start : place.stop]
+
+
+def train(case: str) -> dict[str, Any]:
+    """Sixty steps, an outer step at every third; what came of them."""
+    ranks, model = Ranks.current(), network()
+    policy, standard = Policy(seed=1).double(), Standard(padding=1, cutout=2, flip=True, seed=2)
+    shared = DistributedDataParallel(model) if ranks.world > 1 else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    outer = PolicyOptimizer(
+        policy,
+        model,
+        every=3,
+        optimizer=torch.optim.Adam(policy.parameters(), lr=0.05, betas=(0.0, 0.99)),
+        weight_decay=1e-3,
+        **CASES[case],
+    )
+    step = InnerStep(
+        shared,
+        F.cross_entropy,
+        torch.Tensor.backward,
+        optimizer,
+        standard,
+        policy,
+        accumulate=2,
+        place=part_of(BATCH, ranks),
+        world=ranks.world,
+    )
+    seen: list[dict[str, Any]] = []
+
+    def spied(*arguments: Any, keep: bool, **settings: Any) -> Any:
+        found = unread(*arguments, keep=True, **settings)
+        seen.append({"q": found.solution, "grads": found.grads, "numbers": found.numbers})
+        return found
+
+    outer_module.unread = spied
+    for number in range(STEPS):
+        trained = step(*batch(number, BATCH, ranks), True)
+        holes = trained.draw.hole_y, trained.draw.hole_x
+        outer.step((trained.cropped, trained.labels, *holes), batch(1000 + number, VALIDATION, ranks), after(standard))
+    assert outer.updates == STEPS // 3, (case, outer.skipped)
+    return {"seen": seen, "weights": model.state_dict(), "policy": dict(policy.named_parameters())}
+
+
+def after(standard: Standard) -> Any:
+    return functools.partial(_after, standard)
+
+
+def _after(standard: Standard, images: Tensor, hole_y: Tensor, hole_x: Tensor) -> Tensor:
+    return standard.after_policy(images, hole_y, hole_x)
+
+
+def main() -> None:
+    folder, rank, world = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    torch.set_num_threads(1)
+    if world > 1:
+        dist.init_process_group("gloo", f"file://{folder / f'store-{world}'}", rank=rank, world_size=world)
+    torch.save({case: train(case) for case in CASES}, folder / f"{world}-{rank}.pt")
+    if world > 1:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
