@@ -7,16 +7,23 @@ from pathlib import Path
 
 from madao.cli.parser import Parser, with_values
 from madao.cli.recipes import recipe_path
+from madao.hypergrad import Ranks
 from madao.training.config import TrainConfig
+from madao.training.errors import UserError
+from madao.training.interrupt import Interrupted
 from madao.training.result import Result
 from madao.training.trainer import Trainer
 
 
 def command(arguments: list[str]) -> None:
     """Train as the command line says."""
-    trainer = Trainer(read_config(arguments))
-    result = trainer.fit()
-    if trainer.ranks.first:
+    try:
+        result = Trainer(read_config(arguments)).fit()
+    except (UserError, Interrupted) as error:
+        if Ranks.current().first:
+            raise
+        raise SystemExit(error.exit_code if isinstance(error, Interrupted) else 2) from None  # the first one says it
+    if Ranks.current().first:
         print("\n".join(summary(result)), flush=True)
 
 

@@ -68,5 +68,5 @@ def by_the_first(ranks: Ranks, action: Callable[[], Any]) -> Any:
             error = str(raised)
     result, error = ranks.told((result, error))
     if error is not None:
-        raise UserError(error) if ranks.first else SystemExit(2)  # the first one says it
+        raise UserError(error)
     return result

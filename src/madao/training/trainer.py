@@ -188,10 +188,6 @@ class Trainer:
             self._begin()
             finished = self._finished_result()
             return self._run() if finished is None else finished
-        except (UserError, Interrupted) as error:
-            if self.ranks.first:
-                raise
-            raise SystemExit(error.exit_code if isinstance(error, Interrupted) else 2) from None  # it has been said
         finally:
             self.directory.release()
 
