@@ -28,7 +28,7 @@ from madao.training.memory import let_go
 from madao.training.trainer import Trainer
 
 DEFAULT = {"every": 30, "warmup": 0}
-LARGE = {**DEFAULT, "every": 120, "train_batch_size": 2048, "curvature_batch_size": 128}
+LARGE = {**DEFAULT, "every": 120, "train_batch_size": 2048, "curvature_batch_size": 128, "pathwise_batch_size": 128}
 PAPER = {
     **DEFAULT,
     "curvature_batch_size": 16,

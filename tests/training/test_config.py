@@ -57,6 +57,7 @@ LEAST = {
     "outer.batch_size": 1,
     "outer.train_batch_size": 1,
     "outer.curvature_batch_size": 1,
+    "outer.pathwise_batch_size": 1,
     "outer.microbatch": 1,
     "outer.warmup": 0,
     "outer.lr": 0,

@@ -187,3 +187,29 @@ def test_the_gradient_taken_out_is_of_another_draw_for_the_first_images(count: i
     flat = torch.cat([(g + 0.1 * p.detach()).flatten() for g, p in zip(gradients, parameters, strict=True)])
     found = outer.state_dict()["recent"]["rows"][0].float()
     torch.testing.assert_close(found, flat / flat.norm(), rtol=0.01, atol=1e-4)
+
+
+@pytest.mark.parametrize("microbatch", [None, 5])
+def test_magnitudes_may_be_derived_from_the_first_images_alone(microbatch: int | None) -> None:
+    """The others are scored all the same."""
+
+    def gradients(count: int, **settings: Any) -> tuple[Tensor, ...]:
+        outer = build(solver=Identity(1.0), inner_mode="eval", **settings)
+        sample = outer.policy.sample
+
+        def same(images: Tensor, **how: Any) -> Any:
+            everybody = TRAIN[0][:1].expand(24, -1, -1, -1)
+            return sample(everybody, torch.Generator().manual_seed(5), **how)[: len(images)]
+
+        outer.policy.sample = same  # type: ignore[method-assign]
+        found, _ = outer.gradient((TRAIN[0][:count], TRAIN[1][:count]), VALIDATION)
+        return tuple(gradient.clone() for gradient in found)
+
+    whole, few = gradients(24), gradients(7)
+    selection, application, magnitude = gradients(24, pathwise_batch=7, microbatch=microbatch)
+    torch.testing.assert_close(selection, whole[0], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(application, whole[1], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(magnitude, few[2], rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(whole[2], few[2], rtol=1e-2)
+    for a, b in zip(gradients(24, pathwise_batch=100), whole, strict=True):
+        assert torch.equal(a, b)

@@ -22,6 +22,7 @@ class Setting:
         params: θ.
         inputs: What f sees of φ, with its graph to φ.
         terms: f as (loss, weight) pairs.
+        pathwise: The weight of each term's derivative in the inputs; 0 where it is not taken.
         hyper: φ.
         log_prob: log P of each example's draw, differentiable in φ.
         classes: The class of each example.
@@ -33,6 +34,7 @@ class Setting:
     params: Vector
     inputs: Vector
     terms: Sequence[tuple[PureLoss, float]]
+    pathwise: Sequence[float]
     hyper: Vector
     log_prob: Tensor | None = None
     classes: Tensor | None = None
@@ -43,11 +45,14 @@ class Setting:
     def directional(self, q: Vector, second_order: SecondOrder) -> tuple[Tensor, Tensor, Vector]:
         """⟨q, ∇θ ℓ_b⟩ of every example, its weight in f, and the gradient of ⟨q, ∇θ f⟩ in the inputs."""
         slopes, weights, gradient = [], [], vector.zeros_like(self.inputs)
-        for loss, weight in self.terms:
-            slope, part = second_order.directional(loss, self.params, q, self.inputs)
+        for (loss, weight), pathwise in zip(self.terms, self.pathwise, strict=True):
+            if pathwise:
+                slope, part = second_order.directional(loss, self.params, q, self.inputs)
+                gradient = vector.add(gradient, part, pathwise)
+            else:
+                slope = second_order.slopes(loss, self.params, q, self.inputs)
             slopes.append(slope.reshape(-1))
             weights.append(torch.full_like(slopes[-1], weight / slope.numel()))
-            gradient = vector.add(gradient, part, weight)
         return torch.cat(slopes), torch.cat(weights), gradient
 
     def pull_back(self, cotangents: Vector) -> Vector:

@@ -150,7 +150,9 @@ def unread(
     inner, outer = pure(problem.inner, "inner"), pure(problem.outer, "outer")
     plain = None if problem.plain is None else vector.flatten(problem.plain, "plain")[0]
     ranks = problem.ranks
-    setting = Setting(params, inputs, inner, hyper, problem.log_prob, problem.classes, problem.draws, plain, ranks)
+    pathwise = [t.weight if t.pathwise is None else t.pathwise for t in as_terms(problem.inner)]
+    given = (problem.log_prob, problem.classes, problem.draws, plain, ranks)
+    setting = Setting(params, inputs, inner, pathwise, hyper, *given)
 
     if recent is not None:
         _check_recent(solver, recent, params)

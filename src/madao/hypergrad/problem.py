@@ -14,10 +14,18 @@ Loss = Callable[[Any, Any], Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Term:
-    """A part of a loss, weight · mean(loss(params, inputs)): a microbatch, whose graph is freed before the next."""
+    """A part of a loss, weight · mean(loss(params, inputs)): a microbatch, whose graph is freed before the next.
+
+    Attributes:
+        loss: Of params and inputs.
+        weight: In the sum.
+        pathwise: For `Influence`: its weight in the derivative by way of the inputs, where that is taken of a part of
+            the examples; 0 for those that are only scored, at the price of a forward pass. By default the weight.
+    """
 
     loss: Loss
     weight: float = 1.0
+    pathwise: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

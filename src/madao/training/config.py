@@ -175,6 +175,8 @@ class OuterConfig:
         train_batch_size: Training images in one outer step. By default the batch that was just trained on.
         curvature_batch_size: Of those, how many the Hessian is taken over, or the gradient that the deflated solver
             takes out. By default all.
+        pathwise_batch_size: With influence: of those, how many the magnitudes' derivative is taken over; the others are
+            only scored, which takes less time and memory. By default all.
         steps: Terms of the Neumann series, J of the paper.
         tolerance: Part of the Neumann series for which high powers of the Hessian are left out, as measured at every
             tenth outer step; 0 for none.
@@ -202,6 +204,7 @@ class OuterConfig:
     batch_size: int | None = None
     train_batch_size: int | None = None
     curvature_batch_size: int | None = None
+    pathwise_batch_size: int | None = None
     steps: int = 5
     tolerance: float = 0.01
     scale: float = 0.1
@@ -213,7 +216,9 @@ class OuterConfig:
     microbatch: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("every", "batch_size", "train_batch_size", "curvature_batch_size", "microbatch", "memory"):
+        for name in ("every", "batch_size", "train_batch_size", "microbatch", "memory"):
+            _at_least(f"outer.{name}", getattr(self, name), 1)
+        for name in ("curvature_batch_size", "pathwise_batch_size"):
             _at_least(f"outer.{name}", getattr(self, name), 1)
         for name in ("warmup", "lr", "steps"):
             _at_least(f"outer.{name}", getattr(self, name), 0)

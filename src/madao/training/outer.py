@@ -1,6 +1,7 @@
 """The outer step: a policy learns from the validation loss, within anybody's training loop."""
 
 import functools
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -37,7 +38,7 @@ from madao.policy.standard import normalise
 from madao.training.drawing import drawn
 from madao.training.example_losses import ExampleLosses, Loss, per_example
 from madao.training.graph import Recorder, SharedMemory
-from madao.training.outer_step import Asked, OuterStep
+from madao.training.outer_step import Asked, OuterStep, Places
 from madao.training.precision import full_precision
 from madao.training.recent import Recent
 from madao.training.validation import Batch, ValidationBatches
@@ -80,6 +81,8 @@ class PolicyOptimizer:
             other, as under BatchNorm in training mode.
         curvature_batch: How many examples of the training batch the Hessian is taken over, or the gradient that
             `Deflated` wants. By default all.
+        pathwise_batch: With `Influence`: how many of them the magnitudes' derivative is taken over; the others are only
+            scored, which takes less time and memory. By default all.
         draws: How many times the policy draws for each training image, for the baseline `SameExample`.
         autocast: Half-precision dtype of the forward passes, if any.
         check_every: The residual of the linear system is measured in one of so many outer steps, and with it which
@@ -105,6 +108,7 @@ class PolicyOptimizer:
         clip: float | None = None,
         microbatch: int | None = None,
         curvature_batch: int | None = None,
+        pathwise_batch: int | None = None,
         draws: int = 1,
         autocast: torch.dtype | None = None,
         check_every: int = 10,
@@ -113,7 +117,8 @@ class PolicyOptimizer:
         for name, value, least in (("every", every, 1), ("warmup", warmup, 0), ("check_every", check_every, 0)):
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
-        for name, size in (("microbatch", microbatch), ("curvature_batch", curvature_batch), ("draws", draws)):
+        sizes = {"microbatch": microbatch, "curvature_batch": curvature_batch, "pathwise_batch": pathwise_batch}
+        for name, size in {**sizes, "draws": draws}.items():
             if size is not None and size < 1:
                 raise ValueError(f"{name} must be at least 1, got {size!r}")
         if clip is not None and not clip > 0:
@@ -129,7 +134,7 @@ class PolicyOptimizer:
         self.hvp, self.transform, self.weight_decay, self.clip = hvp, transform, weight_decay, clip
         self.inner_mode, self.outer_mode, self.autocast, self.seed = inner_mode, outer_mode, autocast, seed
         self.microbatch, self.curvature_batch, self.check_every = microbatch, curvature_batch, check_every
-        self.draws = draws
+        self.draws, self.pathwise_batch = draws, pathwise_batch if isinstance(estimator, Influence) else None
         self._params = [parameter for parameter in policy.parameters() if parameter.requires_grad]
         held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
         if not self._params or not held & {id(p) for p in self._params}:
@@ -213,13 +218,12 @@ class PolicyOptimizer:
             self._recent.add(found.newest)
         return found.grads, stats
 
-    def _places(self, train: int, validation: int) -> tuple[Place, Place, Place]:
-        """Of so many rows and images among those of all processes; for curvature each of them takes its share."""
-        share = self.curvature_batch
-        curved = train if share is None else min(max(share // self.ranks.world, 1), train)
+    def _places(self, train: int, validation: int) -> Places:
+        """Of so many rows and images among those of all processes; of a part each of them takes its share."""
+        parts = (self.curvature_batch, self.pathwise_batch)
+        shares = [train if part is None else min(max(part // self.ranks.world, 1), train) for part in parts]
         device = next(original(self.model).parameters()).device
-        first, second, third = self.ranks.places([train, curved, validation], device)
-        return first, second, third
+        return Places(*self.ranks.places([train, *shares, validation], device))
 
     def record(self, say: Callable[[str], None], compile: bool = False, memory: SharedMemory | None = None) -> None:
         """Let outer steps on a GPU be CUDA graphs of traced code.
@@ -311,12 +315,19 @@ class PolicyOptimizer:
                 return own(augmented, *(tensor[: len(augmented)] for tensor in rest))
 
         floats = normalise(images)
-        place, curved, outer_place = asked.places or self._places(len(images), len(outer_images))
+        places = asked.places or self._places(len(images), len(outer_images))
+        place, curved, smooth = places.train, places.curved, slice(len(places.pathwise))
         with torch.enable_grad():
             draw = drawn(self.policy, floats, place, relaxed=True)
             if isinstance(self.estimator, Influence):
                 draw = draw.pathwise()
-            inputs: tuple[Tensor, ...] = (inner_transform(self.policy.apply(floats, draw)),)
+            augmented = self.policy.apply(floats[smooth], draw[smooth])
+            if len(augmented) < len(floats):
+                with torch.no_grad():
+                    scored = slice(len(augmented), None)
+                    others = self.policy.apply(floats[scored], draw[scored].detach())
+                augmented = torch.cat([augmented, others])
+            inputs: tuple[Tensor, ...] = (inner_transform(augmented),)
             log_prob = self.policy.effect_log_prob(draw)
         params = PureModel(self.model).params
         plain: tuple[Tensor, ...] = (inner_transform(floats),)
@@ -333,8 +344,8 @@ class PolicyOptimizer:
             params=params,
             hyper=tuple(self._params),
             inputs=inputs,
-            inner=self._terms(self.inner_mode, targets, place, draws=self.draws),
-            outer=self._terms(self.outer_mode, outer_targets, outer_place, (outer_images, transform)),
+            inner=self._terms(self.inner_mode, targets, place, draws=self.draws, pathwise=places.pathwise),
+            outer=self._terms(self.outer_mode, outer_targets, places.validation, (outer_images, transform)),
             curvature=curvature,
             weight_decay=self.weight_decay,
             log_prob=log_prob,
@@ -357,18 +368,21 @@ class PolicyOptimizer:
         own: tuple[Tensor, Callable[[Tensor], Tensor]] | None = None,
         draws: int = 1,
         given: int = 0,
+        pathwise: Place | None = None,
     ) -> list[Term]:
         """The loss over the first examples, as many as there are at a place, as microbatches."""
-        count = len(place)
-        size = self.microbatch or max(count, 1)
+        count, pathwise = len(place), pathwise or place
+        smooth, size = len(pathwise), self.microbatch or max(count, 1)
+        bounds = [*range(0, max(smooth, 1), size), *range(smooth, count, size), count]
         terms = []
-        for start in range(0, max(count, 1), size):
-            part = slice(start, min(start + size, count))
+        for start, stop in itertools.pairwise(bounds):
+            part = slice(start, stop)
             # Each microbatch has a dropout mask of its own.
             seed = self.seed + 1_000_003 * self.calls + place.start + start
             model = PureModel(self.model, mode, seed, self.autocast)
             loss = ExampleLosses(self._losses, model, targets, part, own, draws, given)
-            terms.append(Term(loss, (part.stop - part.start) / max(place.total, 1)))
+            derivative = (stop - start) / max(pathwise.total, 1) if start < max(smooth, 1) else 0.0
+            terms.append(Term(loss, (stop - start) / max(place.total, 1), derivative))
         return terms
 
 

@@ -26,6 +26,23 @@ class OuterStep:
 
 
 @dataclasses.dataclass(frozen=True)
+class Places:
+    """Where the images of a process stand among those of all of them.
+
+    Attributes:
+        train: The training images, each as often as it is drawn for.
+        curved: Of these, those whose curvature or gradient is taken.
+        pathwise: Of these, those through which the magnitudes' derivative goes.
+        validation: The validation images.
+    """
+
+    train: Place
+    curved: Place
+    pathwise: Place
+    validation: Place
+
+
+@dataclasses.dataclass(frozen=True)
 class Asked:
     """What is asked of an outer step beside the values of its tensors.
 
@@ -34,8 +51,7 @@ class Asked:
         rest: How many tensors of the training batch, after images and targets, are for it.
         check: Whether the residual is measured.
         recent: What `Deflated` remembers; what is recorded reads it there at every replay.
-        places: Of the training images, of those whose gradient or curvature is taken, and of the validation images,
-            among those of all processes. By default there is one process.
+        places: Of the images among those of all processes. By default there is one process.
         products: Up to which power of the Hessian a Neumann series is summed; None where it is not summed by powers.
     """
 
@@ -43,5 +59,5 @@ class Asked:
     rest: int
     check: bool
     recent: Recent | None = None
-    places: tuple[Place, Place, Place] | None = None
+    places: Places | None = None
     products: int | None = None

@@ -92,6 +92,7 @@ class PolicyLearning:
             clip=settings.clip,
             microbatch=settings.microbatch,
             curvature_batch=settings.curvature_batch_size,
+            pathwise_batch=settings.pathwise_batch_size,
             autocast=autocast,
             check_every=10 if settings.solver == "neumann" else 0,
             seed=config.seed,
