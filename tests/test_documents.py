@@ -1,11 +1,13 @@
 """What the documents tell people to do works."""
 
+import importlib.util
 import json
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -59,8 +61,8 @@ def commands(document: Path) -> list[str]:
 
 # The same commands on less: what comes last on a command line counts.
 QUICK = {
-    "train": ["--epochs", "1", "--batch_size", "8", "--device", "cpu", "--tensorboard", "false", "--data.workers", "0"],
-    "demo": ["--epochs", "1"],
+    "train": ["--epochs=1", "--batch_size=8", "--device=cpu", "--devices=1", "--tensorboard=false", "--data.workers=0"],
+    "demo": ["--epochs=1"],
 }
 
 
@@ -199,3 +201,54 @@ def test_the_signal_benchmark_runs(tmp_path: Path) -> None:
         assert -1 <= row["selection"]["agreement"] <= 1
         assert row["milliseconds"] > 0
         assert len(row["favours"]) == 5
+
+
+def module(path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A script as a module."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "speed"))
+    monkeypatch.syspath_prepend(str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def test_the_methods_benchmark_trains_its_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    methods = module(ROOT / "benchmarks" / "methods.py", monkeypatch)
+    monkeypatch.setitem(DATASETS, "cifar10", fake_cifar10)
+    known = dict(methods.METHODS)
+    for name in known:
+        assert methods.settings(name, 1, 60, "data", "folder", False).epochs == 60
+    quick = {"outer": {**known["deflated, average"]["outer"], "every": 1}}
+    monkeypatch.setitem(methods.METHODS, "deflated, average", quick)
+    cells = {f"{name} 0": methods.train(name, 0, 2, "data", False) for name in ("standard", "deflated, average")}
+    summary = methods.summary(cells)
+    assert summary["deflated, average"]["runs"] == 1
+    difference = cells["deflated, average 0"]["test_error"] - cells["standard 0"]["test_error"]
+    assert summary["deflated, average"]["mean_difference_to_standard"] == pytest.approx(difference)
+    assert sum(cells["deflated, average 0"]["selection"].values()) == pytest.approx(1, abs=1e-3)
+    assert "selection" not in cells["standard 0"]
+
+
+def test_the_communication_benchmark_fits_and_foretells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = ROOT / "benchmarks" / "speed" / "communication.py"
+    communication = module(script, monkeypatch)
+    network, sizes = communication.Network(2e9, 30e-6), [400, 40_000, 4_000_000]
+    found = communication.fitted(sizes, [network.seconds(size, 3) for size in sizes], 3)
+    assert found.bandwidth == pytest.approx(2e9, rel=1e-3)
+    assert found.latency == pytest.approx(30e-6, rel=1e-3)
+    assert network.seconds(8, 1) == 0
+    row = communication.share(1000, 0.1, network, 2, 2, 30)
+    assert row["milliseconds"] == pytest.approx(1000 * 2 * 2 * (4000 / 2 / 2e9 + 30e-6))
+    assert row["of_training"] == pytest.approx(row["milliseconds"] / 3000)
+    arguments = [sys.executable, str(script), "--bandwidth=40", f"--output={tmp_path / 'out.json'}"]
+    result = subprocess.run(arguments, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert set(json.loads((tmp_path / "out.json").read_text())["models"]["resnet50, deflated"]) == {
+        "2",
+        "8",
+        "16",
+        "64",
+    }

@@ -1,0 +1,195 @@
+"""Hugging Face transformers: a `Trainer` for image classification that learns a policy while it trains."""
+
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from madao.integrations.entries import entry, replaced
+from madao.integrations.learner import PolicyLearner
+from madao.policy import Policy
+from madao.training import PolicyOptimizer
+from madao.training.example_losses import Loss
+
+try:
+    from transformers import Trainer, TrainerCallback
+    from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
+except ImportError as error:
+    raise ImportError(
+        "madao.integrations.transformers needs transformers and accelerate, and one of them is not installed: "
+        "pip install 'madao[transformers]'"
+    ) from error
+
+if TYPE_CHECKING:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+__all__ = ["PolicyTrainer"]
+
+POLICY_NAME = "policy.pt"
+"""What a checkpoint's folder holds of the policy."""
+
+
+class PolicyTrainer(Trainer):
+    """A `transformers.Trainer` that learns a policy: `PolicyTrainer(model, args, …, policy=policy)`.
+
+    The images of training batches go through the policy, and then, as those of evaluation and prediction, through
+    `transform`. After each optimizer step (after accumulated batches, so) `PolicyOptimizer.step` is called with the
+    images as they were before the policy, and validation images of `eval_dataset`. Where the training loss is logged,
+    so is the latest outer step: the mean selection probability of each operation as `policy/Rotate`, and
+    `policy/gradient_norm`, `policy/validation_loss` and `policy/signal_…`.
+
+    What it asks of your program: data sets give images as floats in [0, 1] or uint8. So tell the image processor
+    `do_normalize=False`, and give the same normalising as `transform`. The trained model then wants what the processor
+    does by default. One process and one GPU.
+
+    The policy, its random state and all that the outer steps depend on lie in the checkpoints as `policy.pt`, and
+    `train(resume_from_checkpoint=…)` goes on exactly.
+
+    Args:
+        *arguments: Of `transformers.Trainer`.
+        policy: What learns.
+        loss: As of `PolicyOptimizer`, of the model's logits and the targets. Outer steps do not ask the model for its
+            own.
+        transform: What makes of floats in [0, 1] what the model takes: normalising.
+        images: Which entry of a batch the images are.
+        targets: Which entry the targets are.
+        validation: A loader of validation images for outer steps, in place of `eval_dataset`.
+        validation_images: How many of them an outer step takes. By default a batch.
+        train_images: How many of the newest training images an outer step draws for; more mean less noise. By
+            default those of the optimizer step before it. They stay on the device, and are saved with checkpoints.
+        settings: All others of `PolicyOptimizer`: `{"every": 30, "warmup": 1000}`, in optimizer steps, and so on.
+        **keywords: Of `transformers.Trainer`.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        policy: Policy,
+        loss: Loss = F.cross_entropy,
+        transform: Callable[[Tensor], Tensor] | None = None,
+        images: str = "pixel_values",
+        targets: str = "labels",
+        validation: Iterable[Any] | None = None,
+        validation_images: int | None = None,
+        train_images: int | None = None,
+        settings: dict[str, Any] | None = None,
+        **keywords: Any,
+    ) -> None:
+        super().__init__(*arguments, **keywords)
+        processes = self.args.world_size * max(self.args.n_gpu, 1)
+        if processes > 1:
+            raise NotImplementedError(
+                f"PolicyTrainer learns in one process on one device, and here are {processes}; start it without "
+                "torchrun, and with CUDA_VISIBLE_DEVICES=0"
+            )
+        self.policy, self.validation = policy, validation
+        self._transform = _unchanged if transform is None else transform
+        self._learner = PolicyLearner(
+            policy,
+            images,
+            targets,
+            train_images,
+            validation_images,
+            {"loss": loss, "transform": self._transform, **(settings or {})},
+        )
+        self._logits: _Logits | None = None
+        self._latest: dict[str, float] = {}
+        self.add_callback(_AfterSteps(self))
+
+    @property
+    def outer(self) -> PolicyOptimizer | None:
+        """What makes it learn; None before training."""
+        return self._learner.outer
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **keywords: Any) -> Any:
+        """Train as `transformers.Trainer` does; from a checkpoint with the policy of the checkpoint."""
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = get_last_checkpoint(self.args.output_dir)
+        if resume_from_checkpoint:
+            path = os.path.join(str(resume_from_checkpoint), POLICY_NAME)
+            if not os.path.exists(path):
+                raise FileNotFoundError(
+                    f"there is no {POLICY_NAME} in {resume_from_checkpoint}: it is no checkpoint of a PolicyTrainer; "
+                    "to go on from its weights alone, load them with from_pretrained and train anew"
+                )
+            self._learner.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+        return super().train(resume_from_checkpoint, *arguments, **keywords)
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **keywords: Any) -> Tensor:
+        """A training step on augmented images."""
+        augmented = self._transformed(self._learner.augment(self._prepare_inputs(inputs)))
+        loss = super().training_step(model, augmented, *arguments, **keywords)
+        self._learner.keep()
+        return loss
+
+    def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **keywords: Any) -> Any:
+        """A step of evaluation or prediction, on images that are not augmented."""
+        return super().prediction_step(model, self._transformed(inputs), *arguments, **keywords)
+
+    def log(self, logs: dict[str, float], *arguments: Any, **keywords: Any) -> None:
+        """Log, and with the training loss the latest outer step."""
+        super().log({**logs, **self._latest} if "loss" in logs else logs, *arguments, **keywords)
+
+    def _transformed(self, inputs: dict[str, Any]) -> Any:
+        images = entry(inputs, self._learner.images)
+        floats = images / 255 if images.dtype == torch.uint8 else images
+        return replaced(inputs, self._learner.images, self._transform(floats))
+
+
+class _AfterSteps(TrainerCallback):
+    """What happens between the trainer's steps."""
+
+    def __init__(self, trainer: PolicyTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(
+        self, args: "TrainingArguments", state: "TrainerState", control: "TrainerControl", **_: Any
+    ) -> None:
+        """Get ready, now that the model is on its device."""
+        trainer = self.trainer
+        assert isinstance(trainer.model, nn.Module)
+        if trainer._logits is None or trainer._logits.model is not trainer.model:
+            trainer._logits = _Logits(trainer.model, str(trainer._learner.images))
+        trainer._learner.start(trainer._logits, autocast=torch.bfloat16 if args.bf16 else None)
+
+    def on_step_end(
+        self, args: "TrainingArguments", state: "TrainerState", control: "TrainerControl", **_: Any
+    ) -> None:
+        """After an optimizer step, perhaps an outer step."""
+        trainer = self.trainer
+        validation = trainer.validation
+        step = trainer._learner.step(lambda: trainer.get_eval_dataloader() if validation is None else validation)
+        if step is not None:
+            trainer._latest = trainer._learner.log(step)
+
+    def on_save(self, args: "TrainingArguments", state: "TrainerState", control: "TrainerControl", **_: Any) -> None:
+        """Put the policy beside the model."""
+        folder = os.path.join(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+        os.makedirs(folder, exist_ok=True)
+        torch.save(self.trainer._learner.state_dict(), os.path.join(folder, POLICY_NAME))
+
+    def on_train_end(
+        self, args: "TrainingArguments", state: "TrainerState", control: "TrainerControl", **_: Any
+    ) -> None:
+        """Let go of the validation loader."""
+        self.trainer._learner.stop()
+
+
+class _Logits(nn.Module):
+    """A model of transformers as a function from images to logits."""
+
+    def __init__(self, model: nn.Module, images: str) -> None:
+        super().__init__()
+        self.model, self.images = model, images
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The logits."""
+        logits: Tensor = self.model(**{self.images: images}, return_dict=True).logits
+        return logits
+
+
+def _unchanged(images: Tensor) -> Tensor:
+    return images

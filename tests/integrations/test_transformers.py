@@ -1,0 +1,221 @@
+"""The trainer, with models of the real library that are made here and not downloaded."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+from transformers import (
+    ResNetConfig,
+    ResNetForImageClassification,
+    Trainer,
+    TrainingArguments,
+    ViTConfig,
+    ViTForImageClassification,
+    set_seed,
+)
+
+import madao
+from madao.integrations.transformers import POLICY_NAME, PolicyTrainer
+
+
+class Images(Dataset[dict[str, Tensor]]):
+    def __init__(self, count: int, seed: int, normalised: bool = False) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.images = torch.rand(count, 3, 8, 8, generator=generator)
+        self.normalised = normalised
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        image = self.images[index]
+        return {"pixel_values": normalise(image) if self.normalised else image, "labels": torch.tensor(index % 3)}
+
+
+def normalise(images: Tensor) -> Tensor:
+    return (images - 0.5) / 0.25
+
+
+TRAIN, VALIDATION = Images(24, 0), Images(12, 1)
+CLASSES = {0: "a", 1: "b", 2: "c"}
+
+
+def vit(dropout: float = 0.0) -> ViTForImageClassification:
+    set_seed(0)
+    config = ViTConfig(
+        image_size=8,
+        patch_size=4,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        hidden_dropout_prob=dropout,
+        id2label=CLASSES,
+    )
+    return ViTForImageClassification(config)
+
+
+def resnet() -> ResNetForImageClassification:
+    set_seed(0)
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], layer_type="basic", id2label=CLASSES)
+    return ResNetForImageClassification(config)
+
+
+def arguments(folder: Path, **settings: Any) -> TrainingArguments:
+    usual = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": 6,
+        "per_device_eval_batch_size": 4,
+        "num_train_epochs": 2,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "dataloader_pin_memory": False,
+        "logging_steps": 2,
+    }
+    return TrainingArguments(**{**usual, **settings})
+
+
+def learning(
+    folder: Path, policy: madao.Policy, model: nn.Module, every: int = 2, train_images: int | None = None, **keys: Any
+) -> PolicyTrainer:
+    return PolicyTrainer(
+        model,
+        arguments(folder, **keys),
+        train_dataset=TRAIN,
+        eval_dataset=VALIDATION,
+        policy=policy,
+        transform=normalise,
+        train_images=train_images,
+        settings={"every": every, "optimizer": torch.optim.Adam(policy.parameters(), lr=0.1)},
+    )
+
+
+def equal(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_it_learns_and_logs(tmp_path: Path) -> None:
+    policy = madao.Policy()
+    trainer = learning(tmp_path, policy, vit(), num_train_epochs=6)
+    trainer.train()
+    assert trainer.outer is not None
+    assert (trainer.outer.calls, trainer.outer.updates) == (24, 12)
+    assert not equal(policy, madao.Policy())
+    rows = [row for row in trainer.state.log_history if "policy/Rotate" in row]
+    assert [row["step"] for row in rows] == list(range(2, 25, 2))
+    assert all(row["policy/gradient_norm"] > 0 for row in rows)
+    shares = [rows[-1][f"policy/{operation.name}"] for operation in policy.operations]
+    assert shares == pytest.approx(policy.selection.mean(0).tolist())
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_policy_that_changes_nothing_is_the_library_s_own_trainer(tmp_path: Path, accumulate: int) -> None:
+    """Normalised by the trainer or by the data set: the same weights and the same evaluation, dropout and all."""
+    settings: dict[str, Any] = {"gradient_accumulation_steps": accumulate, "eval_strategy": "epoch"}
+    policy = madao.Policy()
+    with torch.no_grad():
+        policy.application_logits.fill_(-1000.0)
+    ours = learning(tmp_path, policy, vit(0.5), 1, **settings)
+    theirs = Trainer(
+        vit(0.5),
+        arguments(tmp_path, **settings),
+        train_dataset=Images(24, 0, normalised=True),
+        eval_dataset=Images(12, 1, normalised=True),
+    )
+    for trainer in (ours, theirs):
+        set_seed(1)
+        trainer.train()
+    assert isinstance(ours.model, nn.Module)
+    assert isinstance(theirs.model, nn.Module)
+    assert equal(ours.model, theirs.model)
+    assert ours.evaluate()["eval_loss"] == theirs.evaluate()["eval_loss"]
+    assert ours.outer is not None
+    assert ours.outer.updates == 8 // accumulate
+
+
+def test_only_training_images_are_augmented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[tuple[Tensor, Tensor]] = []
+    step = madao.PolicyOptimizer.step
+
+    def spy(self: Any, train: Any, validation: Any) -> Any:
+        if train:
+            taken.append((train[0], validation[0]))
+        return step(self, train, validation)
+
+    monkeypatch.setattr(madao.PolicyOptimizer, "step", spy)
+    seen: dict[bool, list[Tensor]] = {True: [], False: []}
+
+    def watch(model: nn.Module, arguments: Any, keywords: Any) -> None:
+        if "labels" in keywords:  # outer steps have none
+            seen[model.training].append(keywords["pixel_values"])
+
+    model = vit()
+    model.register_forward_pre_hook(watch, with_kwargs=True)
+    trainer = learning(tmp_path, madao.Policy(), model, 4, num_train_epochs=1)
+    trainer.train()
+    trainer.evaluate()
+    raw = {tuple(normalise(image).flatten().tolist()) for image in TRAIN.images}
+    images = torch.cat(seen[True])
+    unchanged = sum(tuple(image.flatten().tolist()) in raw for image in images)
+    assert len(images) == 24
+    assert unchanged < 12
+    assert torch.equal(torch.cat(seen[False]), normalise(VALIDATION.images))
+    ((inner, outer),) = taken
+    assert len(inner) == 6
+    assert all(any(torch.equal(image, one) for one in TRAIN.images) for image in inner)
+    assert all(any(torch.equal(image, one) for one in VALIDATION.images) for image in outer)
+
+
+def test_it_resumes_exactly_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    policies, models = [], []
+    for resume in (None, str(tmp_path / "checkpoint-5")):
+        # A ViT would not do: transformers 5.22 saves its weights under names that it does not find when it resumes.
+        policy, model = madao.Policy(), resnet()
+        trainer = learning(
+            tmp_path, policy, model, 3, 20, num_train_epochs=4, save_strategy="steps", save_steps=5, max_steps=12
+        )
+        trainer.train(resume_from_checkpoint=resume)
+        assert trainer.outer is not None
+        assert (trainer.outer.calls, trainer.outer.updates) == (12, 4)
+        policies.append(policy)
+        models.append(model)
+    assert not equal(policies[0], madao.Policy())
+    assert equal(*policies)
+    assert equal(*models)
+    images = torch.rand(5, 3, 8, 8)
+    assert torch.equal(policies[0](images), policies[1](images))
+
+
+def test_the_last_checkpoint_is_found(tmp_path: Path) -> None:
+    learning(tmp_path, madao.Policy(), vit(), save_strategy="epoch").train()
+    trainer = learning(tmp_path, policy := madao.Policy(), vit())
+    trainer.train(resume_from_checkpoint=True)
+    saved = torch.load(tmp_path / "checkpoint-8" / POLICY_NAME, weights_only=True)
+    assert torch.equal(policy.selection_logits, saved["policy"]["selection_logits"])
+    assert saved["outer"]["calls"] == 8
+
+
+def test_a_checkpoint_without_a_policy_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-3").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"no policy\.pt in .*checkpoint-3.*from_pretrained"):
+        learning(tmp_path, madao.Policy(), vit()).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+
+
+def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TrainingArguments, "world_size", 2)
+    with pytest.raises(NotImplementedError, match=r"one process on one device, and here are 2"):
+        learning(tmp_path, madao.Policy(), vit())
+
+
+def test_without_transformers_the_error_says_how_to_get_it() -> None:
+    code = "import sys; sys.modules['transformers'] = None\nimport madao.integrations.transformers"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "pip install 'madao[transformers]'" in result.stderr
