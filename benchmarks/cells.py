@@ -1,6 +1,7 @@
 """Tables that grow cell by cell: what is in the file already is not run again, and what is done is in the file."""
 
 import json
+import multiprocessing
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -35,10 +36,13 @@ def complete(
         if before["epochs"] != epochs:
             raise SystemExit(f"{path} holds trainings of {before['epochs']} epochs; give another --output")
         results["cells"] = before["cells"]
-    with ProcessPoolExecutor(jobs) as pool:
+    # Not forked: CUDA does not survive that.
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         missing = {name: given for name, given in wanted.items() if name not in results["cells"]}
         running = {pool.submit(train, *given): name for name, given in missing.items()}
         for done in as_completed(running):
+            if done.exception() is not None:
+                pool.shutdown(cancel_futures=True)
             results["cells"][running[done]] = done.result() | {"commit": results["commit"]}
             results["summary"] = summary(results["cells"])
             write(path, results)

@@ -19,8 +19,8 @@ from madao.hypergrad import Place, Ranks, Unrolled, hypergradient
 from madao.policy import Policy, Standard
 from madao.training.config import OuterConfig, TrainConfig
 from madao.training.drawing import drawn, drawn_standard, part_of
-from madao.training.errors import UserError
-from madao.training.parallel import synchronised
+from madao.training.errors import SharedError, UserError
+from madao.training.parallel import by_the_first, synchronised
 from madao.training.result import Result
 from tests.hypergrad.problems import quadratic
 from tests.training.processes import CASES
@@ -247,14 +247,40 @@ def test_batch_statistics_are_shared_by_gpus_only() -> None:
 
 
 def test_mistakes_are_said_once(tmp_path: Path) -> None:
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").write_text("")
     for settings, message in (
-        ([f"--out={tmp_path / 'full'}"], "exists and is no run directory"),
-        (["--batch_size=1", f"--out={tmp_path / 'a'}"], "a batch of 1 images cannot be shared by 2 processes"),
+        (["--data.planted=none", f"--data.root={tmp_path / 'typo'}"], "typo"),
+        (["--batch_size=1"], "a batch of 1 images cannot be shared by 2 processes"),
     ):
-        process = started("-m", "madao", "train", *SETTINGS, "--devices=2", *settings)
+        process = started("-m", "madao", "train", *SETTINGS, "--devices=2", f"--out={tmp_path / 'run'}", *settings)
         output = ended(process)
         assert process.returncode == 2, output
         assert output.count(message) == 1, output
         assert "Traceback" not in output
+
+
+class Distant(Ranks):
+    """The second of two, as far as this process knows: what the first one says is given."""
+
+    says: Any = (None, None)
+
+    def told(self, value: Any) -> Any:
+        return self.says
+
+
+def test_what_the_first_one_finds_wrong_stops_the_others() -> None:
+    other = Distant(1, 2)
+    done: list[int] = []
+    object.__setattr__(other, "says", ("result", None))
+    assert by_the_first(other, lambda: done.append(1)) == "result"
+    assert not done
+    assert by_the_first(other, lambda: "own", again=True) == "own"
+    object.__setattr__(other, "says", (None, "no disk"))
+    with pytest.raises(SharedError, match="no disk"):
+        by_the_first(other, lambda: None)
+    with pytest.raises(ValueError, match="of the program"):
+        by_the_first(Ranks(), _fails)
+    assert by_the_first(Ranks(), lambda: 3) == 3
+
+
+def _fails() -> None:
+    raise ValueError("of the program")

@@ -9,7 +9,7 @@ from madao.cli.parser import Parser, with_values
 from madao.cli.recipes import recipe_path
 from madao.hypergrad import Ranks
 from madao.training.config import TrainConfig
-from madao.training.errors import UserError
+from madao.training.errors import SharedError, UserError
 from madao.training.interrupt import Interrupted
 from madao.training.result import Result
 from madao.training.trainer import Trainer
@@ -20,8 +20,11 @@ def command(arguments: list[str]) -> None:
     try:
         result = Trainer(read_config(arguments)).fit()
     except (UserError, Interrupted) as error:
-        if Ranks.current().first:
+        ranks = Ranks.current()
+        if ranks.first:
             raise
+        if not isinstance(error, SharedError | Interrupted):
+            raise UserError(f"process {ranks.rank} of {ranks.world}: {error}") from None
         raise SystemExit(error.exit_code if isinstance(error, Interrupted) else 2) from None  # the first one says it
     if Ranks.current().first:
         print("\n".join(summary(result)), flush=True)

@@ -110,5 +110,5 @@ class Batches:
                 labels = self.images.labels[indices[positions]]
                 yield images.to(self.device, non_blocking=True), labels.to(self.device)
             # Not a few bad files: a disk that went away would otherwise pass in silence.
-            elif len(indices) > 1 or self.world > 1:
+            elif len(indices) > 1 or (self.world > 1 and self.drop_last):
                 raise DataError(f"none of the {len(indices)} images of a batch could be read; is their disk there?")

@@ -139,7 +139,8 @@ class Influence:
         classes = None if setting.classes is None else gathered(setting.classes)
         plain = None if setting.plain is None else plain_influence
         baseline = self.baseline(Batch(gathered(influence), classes, plain, setting.draws))
-        advantage = (influence - baseline[place.start : place.stop]) * weights
+        own = baseline if setting.ranks.world == 1 else baseline[place.start : place.stop]
+        advantage = (influence - own) * weights
         score = torch.autograd.grad(
             setting.log_prob,
             setting.hyper,

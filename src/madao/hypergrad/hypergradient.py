@@ -112,9 +112,10 @@ def hypergradient(
     if found.solution is not None:
         solution = vector.flatten(problem.params, "params")[1](found.solution)
     grads = vector.flatten(problem.hyper, "hyper")[1](found.grads)
-    if isinstance(solver, Deflated) and found.newest is not None:
+    stats = found.read()
+    if isinstance(solver, Deflated) and found.newest is not None and stats.usable:
         recent = solver.remembered(recent, found.newest)
-    return Hypergradient(grads, found.read(), solution, recent)
+    return Hypergradient(grads, stats, solution, recent)
 
 
 def unread(

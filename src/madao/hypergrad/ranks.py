@@ -1,7 +1,7 @@
 """Several processes that share a problem, each with examples of its own: what they add up, and what they all see."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -95,14 +95,21 @@ class Ranks:
         return [Place.of(self.rank, of_all) for of_all in torch.stack(sizes, 1).tolist()]
 
     def gathered(self, values: Tensor) -> Tensor:
-        """The examples' values of all processes, one behind the other; `values` is `[B]`, each with its own B."""
+        """The examples' values of all processes, one behind the other; `values` is `[B, …]`, each with its own B."""
         if self.world == 1:
             return values
         (place,) = self.places([len(values)], values.device)
-        whole = values.new_zeros(place.total)
+        whole = values.new_zeros(place.total, *values.shape[1:])
         whole[place.start : place.stop] = values.detach()
         dist.all_reduce(whole)  # to zeros every other process adds nothing
         return whole
+
+    @torch.no_grad()
+    def as_the_first(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite tensors by those of the first process: running statistics, which each has its own of."""
+        if self.world > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
 
     def told(self, value: Any) -> Any:
         """What the first process says."""

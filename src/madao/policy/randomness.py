@@ -4,7 +4,7 @@ import hashlib
 from typing import Any, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import get_worker_info
 
 
@@ -13,13 +13,14 @@ class OwnRandomness(nn.Module):
 
     They travel in `state_dict()`, so that a resumed run goes on with the draws it would have made. Modules of different
     classes draw differently from the same seed. Inside a worker of a `DataLoader` the worker's own seed is mixed in, so
-    that workers and epochs differ. Of several training processes, each calls `manual_seed(rank)` after loading a state.
+    that workers and epochs differ. A saved state goes on on any device of its kind: `cuda:1` from that of `cuda:0`.
     """
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
         self.seed = seed
         self._generators: dict[str, torch.Generator] = {}
+        self._saved: dict[str, Tensor] = {}
 
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
         """The module's own generator on a device."""
@@ -30,27 +31,34 @@ class OwnRandomness(nn.Module):
             text = f"{type(self).__name__} {self.seed} {'' if worker is None else worker.seed}"
             mixed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
             self._generators[name] = torch.Generator(device).manual_seed(mixed)
+            self._go_on(name)
         return self._generators[name]
 
     def manual_seed(self, seed: int) -> Self:
         """Start the random numbers anew."""
         self.seed = seed
         self._generators.clear()
+        self._saved.clear()
         return self
 
     def get_extra_state(self) -> dict[str, Any]:
         """The random state, for `state_dict`."""
         states = {name: generator.get_state() for name, generator in self._generators.items()}
-        return {"seed": self.seed, "generators": states}
+        return {"seed": self.seed, "generators": {**self._saved, **states}}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Go on from a saved random state; on a device this machine lacks, from the seed."""
-        # A generator that is there stays: CUDA graphs hold it.
         self.seed = state["seed"]
-        for name in self._generators.keys() - state["generators"].keys():
-            del self._generators[name]
-        for name, generator_state in state["generators"].items():
-            try:
-                self.generator(name).set_state(generator_state.cpu())
-            except RuntimeError:  # no such device here
-                self._generators.pop(name, None)
+        self._saved = {name: saved.cpu() for name, saved in state["generators"].items()}
+        for name in list(self._generators):  # one that is there stays: CUDA graphs hold it
+            if not self._go_on(name):
+                del self._generators[name]
+
+    def _go_on(self, name: str) -> bool:
+        """Put a generator where a saved one of its device was, or of another device of its kind."""
+        kind = name.split(":")[0]
+        alike = [saved for other, saved in self._saved.items() if other.split(":")[0] == kind and "worker" not in other]
+        saved = self._saved.get(name, alike[0] if alike and "worker" not in name else None)
+        if saved is not None:
+            self._generators[name].set_state(saved)
+        return saved is not None

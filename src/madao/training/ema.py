@@ -15,17 +15,18 @@ class WeightAverage:
     Args:
         model: What is averaged.
         decay: Towards 1, the average is longer.
+        ramp: Whether d grows to that, rather than being it from the start.
     """
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
+    def __init__(self, model: nn.Module, decay: float, ramp: bool = True) -> None:
         self.module = copy.deepcopy(model).eval().requires_grad_(False)
-        self.decay = decay
+        self.decay, self.ramp = decay, ramp
         self.steps = 0
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
         """Take in the weights as they are now."""
-        decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
+        decay = min(self.decay, (1 + self.steps) / (10 + self.steps)) if self.ramp else self.decay
         self.steps += 1
         averages = itertools.chain(self.module.parameters(), self.module.buffers())
         for average, here in zip(averages, itertools.chain(model.parameters(), model.buffers()), strict=True):

@@ -78,6 +78,8 @@ class InnerStep:
         self.optimizer.zero_grad()
         parts = inputs.tensor_split(self.accumulate), labels.tensor_split(self.accumulate)
         for part_inputs, part_labels in zip(*parts, strict=True):
+            if not len(part_labels) and self.world == 1:
+                continue  # of a batch of which images could not be read
             outputs = self.model(part_inputs)
             loss = self.loss(outputs, part_labels) * (len(part_labels) / place.total)
             self.backward(loss * self.world)  # of which the model takes the mean over processes

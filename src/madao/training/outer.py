@@ -182,9 +182,8 @@ class PolicyOptimizer:
         gradients, stats = self.gradient(train_batch, validation, train_transform)
         if not stats.usable:
             self.skipped += 1
-            _LOGGER.warning(
-                "outer step at call %d skipped (%d so far): %s", self.calls, self.skipped, stats.status.value
-            )
+            log = _LOGGER.warning if self.ranks.first else _LOGGER.debug
+            log("outer step at call %d skipped (%d so far): %s", self.calls, self.skipped, stats.status.value)
             return OuterStep(stats, applied=False)
         self._signal.update(gradients)
         self._update(gradients, stats.grad_norm)

@@ -13,10 +13,10 @@ from torch import nn
 
 from madao.hypergrad import Ranks
 from madao.training.config import TrainConfig
-from madao.training.errors import UserError
+from madao.training.errors import SharedError, UserError
 
-PATIENCE = timedelta(minutes=10)
-"""How long a process waits for the others, of which one may be reading images or compiling."""
+PATIENCE = timedelta(minutes=30)
+"""How long a process waits for the others, of which one may be downloading or compiling."""
 
 
 def launched(device: torch.device, devices: int, nodes: int, half: bool) -> Fabric:
@@ -51,22 +51,33 @@ def launched(device: torch.device, devices: int, nodes: int, half: bool) -> Fabr
 def synchronised(network: nn.Module, config: TrainConfig, device: torch.device) -> nn.Module:
     """The network with batch statistics taken over all processes."""
     if device.type != "cuda":
-        raise UserError("--sync_batch_norm needs GPUs; on CPUs use a model with GroupNorm")
+        raise SharedError("--sync_batch_norm needs GPUs; on CPUs use a model with GroupNorm")
     if config.augment.method == "madao" and config.outer.mode == "train":
-        raise UserError("--sync_batch_norm does not go with --outer.mode train, as it has no second derivative")
+        raise SharedError("--sync_batch_norm does not go with --outer.mode train, as it has no second derivative")
     converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(network)
     return converted
 
 
-def by_the_first(ranks: Ranks, action: Callable[[], Any]) -> Any:
-    """What an action of the first process returns, on all of them. Where it raises an error of the user's, all do."""
-    result, error = None, None
+def by_the_first(ranks: Ranks, action: Callable[[], Any], again: bool = False) -> Any:
+    """What an action of the first process returns, on all of them. Where it raises an error, all do.
+
+    Args:
+        ranks: The processes.
+        action: What the first one does, while the others wait.
+        again: Whether the others then do it too, rather than being told its result: it may be large.
+    """
+    result, message = None, None
     if ranks.first:
         try:
             result = action()
-        except UserError as raised:
-            error = str(raised)
-    result, error = ranks.told((result, error))
-    if error is not None:
-        raise UserError(error)
-    return result
+        except Exception as error:
+            ranks.told((None, str(error)))
+            if isinstance(error, UserError) and ranks.world > 1:
+                raise SharedError(str(error)) from None
+            raise
+    told, message = ranks.told((None if again else result, None))
+    if message is not None:
+        raise SharedError(message)
+    if again:
+        return result if ranks.first else action()
+    return told

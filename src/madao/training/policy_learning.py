@@ -25,7 +25,7 @@ from madao.training.build import Splits
 from madao.training.config import OuterConfig, TrainConfig
 from madao.training.drawing import part_of
 from madao.training.ema import WeightAverage
-from madao.training.errors import UserError
+from madao.training.errors import SharedError
 from madao.training.inner import Trained, crop_and_flip
 from madao.training.outer import PolicyOptimizer
 from madao.training.outer_step import OuterStep
@@ -69,7 +69,7 @@ class PolicyLearning:
             for held in (policy.application_logits, policy.magnitude_logits):
                 held.requires_grad_(False)
         self.network = network
-        self.average = WeightAverage(network, settings.average) if settings.average else None
+        self.average = WeightAverage(network, settings.average, ramp=False) if settings.average else None
         self.optimizer: torch.optim.Optimizer = (
             torch.optim.Adam(policy.parameters(), lr=settings.lr, betas=(0.0, 0.99))
             if settings.optimizer == "adam"
@@ -111,7 +111,7 @@ class PolicyLearning:
         )
         for taken in (self._validation, self._train):
             if taken is not None and taken.batch_size < self.ranks.world:
-                raise UserError(
+                raise SharedError(
                     f"outer steps of {taken.batch_size} images cannot be shared by {self.ranks.world} processes; lower "
                     "--devices, or raise --outer.batch_size and --outer.train_batch_size"
                 )
@@ -148,6 +148,7 @@ class PolicyLearning:
         outer_images, outer_labels = next(validation)
         batch = self.standard.centre(outer_images), outer_labels
         self.at_work = True
+        self.ranks.as_the_first(self.network.buffers())
         if self.average is not None:
             if self.outer.updates + self.outer.skipped == 0:
                 self.average.module.load_state_dict(self.network.state_dict())  # nothing of before it was trained
@@ -159,6 +160,8 @@ class PolicyLearning:
 
     def check_alike(self) -> None:
         """Raise unless every process has the same policy, bit for bit: a check of this program, not of its user."""
+        if self.ranks.world == 1:
+            return
         flat = torch.cat([parameter.detach().flatten() for parameter in self.outer.policy.parameters()])
         if not torch.equal(self.ranks.most(flat), -self.ranks.most(-flat)):
             raise RuntimeError(f"the policy of process {self.ranks.rank} is not that of the others")

@@ -65,8 +65,9 @@ def restore(trainer: "Trainer", state: dict[str, Any]) -> None:
         part = getattr(trainer, name)
         if part is not None:
             part.load_state_dict(state[name])
-    if not trainer.ranks.first:
-        return  # it was the first one's
+    if not trainer.ranks.first:  # the state is the first one's
+        torch.manual_seed(trainer.config.seed + 7919 * trainer.ranks.rank + trainer.step)
+        return
     torch.set_rng_state(state["random"]["cpu"])
     if trainer.device.type == "cuda" and "cuda" in state["random"]:
         torch.cuda.set_rng_state(state["random"]["cuda"], trainer.device)

@@ -27,7 +27,7 @@ from madao.training.config import TrainConfig
 from madao.training.console import Console
 from madao.training.drawing import part_of
 from madao.training.ema import WeightAverage
-from madao.training.errors import UserError, out_of_memory
+from madao.training.errors import SharedError, UserError, out_of_memory
 from madao.training.evaluate import Score, evaluate
 from madao.training.events import Events
 from madao.training.graph import SharedMemory
@@ -70,10 +70,9 @@ class Trainer:
         self.ranks, self.device = Ranks.current(), self.fabric.device
         if config.out is not None:  # before the images are read, which may take a while
             by_the_first(self.ranks, lambda: RunDirectory(Path(str(config.out))).check(config))
-        # The first one downloads, the others find what it has left.
-        loaded = load_splits(config.data) if splits is None and self.ranks.first else splits
-        by_the_first(self.ranks, lambda: None)
-        self.splits = (load_splits(config.data) if loaded is None else loaded).on(self.device)
+        if splits is None:
+            splits = by_the_first(self.ranks, lambda: load_splits(config.data), again=True)
+        self.splits = splits.on(self.device)
         self.directory = RunDirectory(run_directory(config, self.splits), self.ranks.first)
         torch.manual_seed(config.seed)
         self.network = build_model(config.model, self.splits)
@@ -111,7 +110,7 @@ class Trainer:
         )
         self.train_batches = self._batches(self.splits.train, config.batch_size, seed=config.seed)
         if self.train_batches.batch_size < config.accumulate * self.ranks.world:
-            raise UserError(
+            raise SharedError(
                 f"a batch of {self.train_batches.batch_size} images cannot be shared by {self.ranks.world} processes, "
                 f"each in {config.accumulate} parts; raise --batch_size, or lower --devices or --accumulate"
             )
@@ -253,11 +252,15 @@ class Trainer:
 
     def _stop_if(self, request: StopRequest) -> None:
         """Save and stop if this process or another has been asked to."""
-        number = int(self.ranks.most(torch.tensor(request.number or 0, device=self.device)))
+        number = self._most(request.number or 0)
         if number:
             self._look()
             self._save()
             raise Interrupted(number, self._how_to_resume())
+
+    def _most(self, number: int) -> int:
+        """The largest of all processes; alone nothing waits for the device."""
+        return number if self.ranks.world == 1 else int(self.ranks.most(torch.tensor(number, device=self.device)))
 
     def _train_step(self, images: Tensor, labels: Tensor) -> None:
         progress = self.step / self.steps_per_epoch
@@ -278,16 +281,16 @@ class Trainer:
         """Check the loss, show progress, and save if it is time."""
         bad = self.totals.first_bad_step()
         if bad is not None:
-            last = self.directory.checkpoints.load()
+            last = by_the_first(self.ranks, self.directory.checkpoints.load)
             kept = "there is no checkpoint yet" if last is None else f"the checkpoint of step {last['step']} is kept"
-            raise UserError(
+            raise SharedError(
                 f"the loss is not finite at step {bad} (epoch {(bad - 1) // self.steps_per_epoch + 1}), {kept}; start "
                 "anew in another --out with a lower --optimizer.lr, or with --optimizer.clip 1 or --optimizer.warmup 1"
             )
         now = time.monotonic()
         self.console.step(self.step, self.totals.loss, self.totals.error, self._rate(now), self.policy)
         late = now - self._saved_at > 60 * self.config.checkpoint_minutes
-        if int(self.ranks.most(torch.tensor(int(late), device=self.device))):
+        if self._most(int(late)):
             self._save()
 
     def _rate(self, now: float) -> float:
@@ -332,6 +335,7 @@ class Trainer:
         self.meter.clear()
 
     def _score(self, images: Any) -> Score:
+        self.ranks.as_the_first(self.evaluated.buffers())
         batches = self._batches(images, 500, shuffle=False, drop_last=False)
         return evaluate(self.evaluated, batches.epoch(0), self.standard, self.autocast, self.ranks)
 
@@ -374,13 +378,14 @@ class Trainer:
 
     def _save(self) -> None:
         if not all(parameter.isfinite().all() for parameter in self.network.parameters()):
-            raise UserError(
+            raise SharedError(
                 f"the weights are not finite after step {self.step}, the checkpoint before is kept; start anew in "
                 "another --out with a lower --optimizer.lr, or with --optimizer.clip 1"
             )
         if self.learning is not None:
             self.learning.check_alike()
         self.directory.checkpoints.save(snapshot(self))
+        self.ranks.told(None)  # no process ends before it is written
         self._saved_at = time.monotonic()
 
     def _how_to_resume(self) -> str:
