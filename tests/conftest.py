@@ -12,7 +12,9 @@ if not torch.cuda.is_available():  # read by Triton as kernels are defined
 # A busy machine is no error.
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
-torch.set_num_threads(1)  # the tests run in as many processes as there are cores
+# The tests run in as many processes as there are cores; so does what they start.
+os.environ["OMP_NUM_THREADS"] = "1"
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -54,9 +54,14 @@ def test_killed_at_twenty_random_moments_it_ends_bit_identically(tmp_path: Path)
 
     killed = dataclasses.replace(config, out=str(tmp_path / "killed"), resume=True)
     moments, steps = random.Random(0), set()
-    for _ in range(KILLS):
+    last_written = tmp_path / "killed" / "checkpoints" / "last.pt"
+    for number in range(KILLS):
+        before = last_written.stat().st_mtime_ns if last_written.exists() else None
         process = start(killed)
-        process.join(moments.uniform(0, duration / KILLS))  # so that the last kill still finds it at work
+        # Every other one has gone on for sure; the rest may be killed while they begin.
+        while number % 2 and (not last_written.exists() or last_written.stat().st_mtime_ns == before):
+            time.sleep(0.01)
+        process.join(moments.uniform(0, 0.6 * duration / KILLS))  # so that the last kill still finds it at work
         assert process.exitcode is None
         process.kill()
         process.join()
