@@ -8,6 +8,7 @@ from torch import Tensor
 
 from madao.hypergrad import Deflated, Identity, Problem, Status, hypergradient
 from madao.hypergrad.deflated import solve_positive
+from madao.hypergrad.stats import Solution
 from tests.hypergrad.problems import quadratic
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -22,6 +23,17 @@ def parts(flat: Tensor) -> tuple[Tensor, ...]:
     return flat[:6].reshape(2, 3), flat[6:]
 
 
+def fed(solver: Deflated, v: Tensor, gradients: list[Tensor]) -> tuple[Solution, Tensor]:
+    """Call after call with these gradients: what the last one found, and what is remembered then."""
+    recent: Tensor | None = None
+    for gradient in gradients:
+        found = solver.solve(parts(v), parts(gradient), recent)
+        assert found.newest is not None
+        recent = solver.remembered(recent, found.newest)
+    assert recent is not None
+    return found, recent
+
+
 def written_out(v: Tensor, gradients: list[Tensor], damping: float) -> Tensor:
     """(I + GGᵀ/λ)⁻¹ v, which is what the formula is by the identity of Woodbury."""
     units = torch.stack([gradient / gradient.norm() for gradient in gradients])
@@ -33,11 +45,7 @@ def written_out(v: Tensor, gradients: list[Tensor], damping: float) -> Tensor:
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_it_is_the_inverse_written_out(count: int, damping: float) -> None:
     v, gradients = random(10), [3.0 * random(10) for _ in range(count)]
-    solver, recent = Deflated(memory=5, scale=0.3, damping=damping), None
-    for gradient in gradients:
-        found = solver.solve(parts(v), parts(gradient), recent)
-        assert found.newest is not None
-        recent = solver.remembered(recent, found.newest)
+    found, _ = fed(Deflated(memory=5, scale=0.3, damping=damping), v, gradients)
     torch.testing.assert_close(torch.cat([p.flatten() for p in found.vector]), 0.3 * written_out(v, gradients, damping))
     assert [p.shape for p in found.vector] == [(2, 3), (4,)]
     assert found.status is Status.TRUNCATED
@@ -54,11 +62,7 @@ def test_parts_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_of_more_gradients_than_it_remembers_the_oldest_are_forgotten() -> None:
     v, gradients = random(10), [random(10) for _ in range(7)]
-    solver, recent = Deflated(memory=3), None
-    for gradient in gradients:
-        found = solver.solve(parts(v), parts(gradient), recent)
-        assert found.newest is not None
-        recent = solver.remembered(recent, found.newest)
+    found, _ = fed(Deflated(memory=3), v, gradients)
     torch.testing.assert_close(torch.cat([p.flatten() for p in found.vector]), written_out(v, gradients[-3:], 0.01))
 
 
@@ -78,11 +82,7 @@ def test_a_gradient_of_zero_takes_nothing_out() -> None:
 
 def test_the_same_gradient_again_and_again_does_no_harm() -> None:
     v, gradient = random(10), random(10)
-    solver, recent = Deflated(memory=4, damping=1e-6), None
-    for _ in range(6):
-        found = solver.solve(parts(v), parts(gradient), recent)
-        assert found.newest is not None
-        recent = solver.remembered(recent, found.newest)
+    found, _ = fed(Deflated(memory=4, damping=1e-6), v, 6 * [gradient])
     q = torch.cat([p.flatten() for p in found.vector])
     assert abs(float(q @ gradient)) < 1e-5 * float(v.norm() * gradient.norm())
     assert torch.isfinite(q).all()
@@ -109,12 +109,7 @@ def test_a_hypergradient_by_it_is_that_of_its_q() -> None:
 
 def test_single_precision_is_remembered_in_half() -> None:
     v, gradients = random(10).float(), [random(10).float() for _ in range(4)]
-    solver, recent = Deflated(memory=4, damping=0.1), None
-    for gradient in gradients:
-        found = solver.solve(parts(v), parts(gradient), recent)
-        assert found.newest is not None
-        recent = solver.remembered(recent, found.newest)
-    assert recent is not None
+    found, recent = fed(Deflated(memory=4, damping=0.1), v, gradients)
     assert recent.shape == (3, 10)
     assert recent.dtype == torch.bfloat16
     assert found.vector[0].dtype == torch.float32
@@ -127,22 +122,15 @@ def test_single_precision_is_remembered_in_half() -> None:
 
 def test_with_a_memory_of_one_only_the_gradient_of_the_call_counts() -> None:
     v, gradients = random(10), [random(10) for _ in range(2)]
-    solver, recent = Deflated(memory=1), None
-    for gradient in gradients:
-        found = solver.solve(parts(v), parts(gradient), recent)
-        assert found.newest is not None
-        recent = solver.remembered(recent, found.newest)
+    for count in (1, 2):
+        found, recent = fed(Deflated(memory=1), v, gradients[:count])
         assert recent.shape == (0, 10)
     torch.testing.assert_close(torch.cat([p.flatten() for p in found.vector]), written_out(v, gradients[1:], 0.01))
 
 
 def test_half_precision_is_computed_with_in_single() -> None:
     v, gradients = random(10).bfloat16(), [random(10).bfloat16() for _ in range(8)]
-    solver, recent = Deflated(memory=8, damping=1e-3), None
-    for gradient in gradients:
-        found = solver.solve(parts(v), parts(gradient), recent)
-        assert found.newest is not None
-        recent = solver.remembered(recent, found.newest)
+    found, _ = fed(Deflated(memory=8, damping=1e-3), v, gradients)
     assert found.vector[0].dtype == torch.bfloat16
     expected = written_out(v.double(), [gradient.double() for gradient in gradients], 1e-3)
     left = torch.cat([p.flatten() for p in found.vector]).double()

@@ -31,9 +31,10 @@ class Place:
         start = sum(sizes[:rank])
         return cls(start, start + sizes[rank], sum(sizes))
 
-    def __mul__(self, factor: int) -> "Place":
-        """The place where every example stands `factor` times in a row."""
-        return Place(self.start * factor, self.stop * factor, self.total * factor)
+    @classmethod
+    def alone(cls, count: int) -> "Place":
+        """Of the only process, which has them all."""
+        return cls(0, count, count)
 
     def __len__(self) -> int:
         """How many examples the process has."""
@@ -89,7 +90,7 @@ class Ranks:
     def places(self, counts: Sequence[int], device: torch.device) -> list[Place]:
         """Of several kinds of examples, of which this process has so many each."""
         if self.world == 1:
-            return [Place(0, count, count) for count in counts]
+            return [Place.alone(count) for count in counts]
         sizes = [torch.zeros(len(counts), dtype=torch.int64, device=device) for _ in range(self.world)]
         dist.all_gather(sizes, torch.tensor(counts, device=device))
         return [Place.of(self.rank, of_all) for of_all in torch.stack(sizes, 1).tolist()]

@@ -68,7 +68,7 @@ class InnerStep:
 
     def __call__(self, images: Tensor, labels: Tensor, augment: bool) -> Trained:
         """Train on a batch, through the policy where `augment`."""
-        place = Place(0, len(images), len(images)) if self.place is None else self.place
+        place = Place.alone(len(images)) if self.place is None else self.place
         draw, cropped = crop_and_flip(self.standard, images, place)
         augmented = cropped
         if augment and self.policy is not None:
@@ -124,5 +124,5 @@ def crop_and_flip(standard: Standard, images: Tensor, place: Place | None = None
     """What comes before the policy. Crops that are not resized are taken about the middle of what is stored."""
     if standard.scale is None:
         images = standard.centre(images)
-    draw = drawn_standard(standard, images, Place(0, len(images), len(images)) if place is None else place)
+    draw = drawn_standard(standard, images, Place.alone(len(images)) if place is None else place)
     return draw, standard.before(images, draw)

@@ -66,7 +66,7 @@ def by_the_first(ranks: Ranks, action: Callable[[], Any], again: bool = False) -
         action: What the first one does, while the others wait.
         again: Whether the others then do it too, rather than being told its result: it may be large.
     """
-    result, message = None, None
+    result = None
     if ranks.first:
         try:
             result = action()
