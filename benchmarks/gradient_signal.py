@@ -87,7 +87,12 @@ VARIANTS: dict[str, Variant] = {
     "influence, deflated, 16 × images": Variant(influence(LeaveOneOut(), solver=Deflated()), 16),
     "influence, deflated by 64, 16 × images": Variant(influence(LeaveOneOut(), solver=Deflated(64)), 16),
     "influence, deflated, 16 × images, 4 × validation": Variant(influence(LeaveOneOut(), solver=Deflated()), 16, 4),
-    "influence, deflated, 16 × images, 4 × of all": Variant(influence(LeaveOneOut(), solver=Deflated()), 16, 4, 4),
+    "influence, deflated, 16 × images, 4 × of all": Variant(
+        influence(LeaveOneOut(), solver=Deflated(), pathwise_batch=128), 16, 4, 4
+    ),
+    "influence, deflated, 32 × images, 8 × of all": Variant(
+        influence(LeaveOneOut(), solver=Deflated(), pathwise_batch=128), 32, 8, 8
+    ),
     "influence, class mean": Variant(influence(ClassMean())),
     "influence, unaugmented": Variant(influence(Unaugmented()), images=0.5),
     "influence, 2 draws an image": Variant(influence(SameExample(), draws=2), images=0.5),

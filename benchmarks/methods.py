@@ -30,7 +30,14 @@ from madao.training.config import OuterConfig, SpeedConfig, TrainConfig, from_pl
 from madao.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
-LARGE = {"every": 120, "train_batch_size": 2048, "curvature_batch_size": 128, "pathwise_batch_size": 128, "lr": 0.1}
+LARGE = {
+    "every": 120,
+    "lr": 0.05,
+    "batch_size": 512,
+    "train_batch_size": 2048,
+    "curvature_batch_size": 512,
+    "pathwise_batch_size": 128,
+}
 METHODS: dict[str, dict[str, Any]] = {
     "standard": {"method": "standard"},
     "uniform": {"method": "uniform"},

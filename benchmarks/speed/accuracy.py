@@ -3,10 +3,10 @@
     python benchmarks/speed/accuracy.py [--data cifar10 --root DIRECTORY] [--epochs 25] [--output FILE]
 
 A run of `madao train` trains model and policy. Then, for each of so many batches, the gradient of the policy is taken
-twice for the same draw: as training takes it (half precision, traced and compiled, the Hessian over an eighth of the
+twice for the same draw: as training takes it (half precision, traced and compiled, the Hessian over a few images of the
 batch, without the powers of it that make up less than 1 %, on a GPU), and exactly (float64, forward over reverse in
-Python, all of the batch and all powers). The cosine of the two is over
-all parameters of the policy, and over selection, application and magnitude by themselves.
+Python, all of the batch and all powers). The cosine of the two is over all parameters of the policy, and over
+selection, application and magnitude by themselves.
 """
 
 import argparse
@@ -81,7 +81,7 @@ def trained(arguments: argparse.Namespace, folder: str) -> Trainer:
     return trainer
 
 
-def fast(trainer: Trainer, case: dict[str, Any]) -> PolicyOptimizer:
+def fast(trainer: Trainer, case: dict[str, Any], curvature: int) -> PolicyOptimizer:
     """What `madao train` makes outer steps with."""
     assert isinstance(trainer.policy, Policy)
     return PolicyOptimizer(
@@ -91,7 +91,7 @@ def fast(trainer: Trainer, case: dict[str, Any]) -> PolicyOptimizer:
         transform=trainer.standard.normalise,
         inner_mode="train",
         weight_decay=trainer.config.optimizer.weight_decay,
-        curvature_batch=max(trainer.config.batch_size // 8, 1),
+        curvature_batch=curvature,
         autocast=trainer.autocast,
         **case,
     )
@@ -147,6 +147,7 @@ def main() -> None:
     parser.add_argument("--root", help="as --data.root")
     parser.add_argument("--model", default="wrn-28-2")
     parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--curvature", type=int, default=8, help="images whose Hessian the fast one takes")
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--batches", type=int, default=20)
     parser.add_argument("--no-compile", action="store_true")
@@ -170,7 +171,10 @@ def main() -> None:
     static = tuple(tensor.clone() for tensor in given[0])
     results["cases"] = {}
     for name, case in CASES.items():
-        outer, traced = fast(trainer, case), Traced(trainer.device.type == "cuda" and not arguments.no_compile)
+        outer, traced = (
+            fast(trainer, case, arguments.curvature),
+            Traced(trainer.device.type == "cuda" and not arguments.no_compile),
+        )
         asked = Asked(trainer.standard.after_policy, 2, False)
         solver, lengths = case["solver"], None
         if isinstance(solver, Neumann) and solver.shortens:  # as the first outer step finds out

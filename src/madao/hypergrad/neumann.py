@@ -86,21 +86,24 @@ class PowerSeries:
 
     def solve(self, operator: Operator, v: Vector) -> Solution:
         """Sum the powers. The norms are the lengths of summands over α. All powers and one more give the residual."""
-        power, total, left = v, vector.scaled(v, float(self.steps + 1)), v
+        power, total = v, vector.scaled(v, float(self.steps + 1))
         norms = [vector.norm(total)]
         for k in range(1, self.products + 1):
-            power = vector.scaled(operator(power), -self.scale)
+            product = operator(power)
+            del power  # each is as large as the model
+            power = vector.scaled(product, -self.scale)
+            del product
             factor = math.comb(self.steps + 1, k + 1)
             total = vector.add(total, power, factor)
             norms.append(factor * vector.norm(power))
-            if self.products == self.steps:
-                left = vector.add(left, power, math.comb(self.steps + 1, k))
+        del power
+        q = vector.scaled(total, self.scale)
+        del total
         residual, products = None, self.products
         if self.products == self.steps:
-            left = vector.add(left, operator(power), -self.scale)  # (I − αH)^{J+1} v = v − H q
+            left = vector.add(v, operator(q), -1.0)
             residual, products = vector.norm(left) / vector.norm(v).clamp(min=1e-300), products + 1
-        lengths = torch.stack(norms)
-        return Solution(vector.scaled(total, self.scale), lengths, residual, products, _judge_powers)
+        return Solution(q, torch.stack(norms), residual, products, _judge_powers)
 
     @staticmethod
     def enough(lengths: Sequence[float], tolerance: float) -> int | None:
