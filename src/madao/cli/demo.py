@@ -53,7 +53,15 @@ def demo_config(method: str, planted: Planted, seed: int, epochs: int, folder: P
         data=DataConfig(name="digits", planted=planted),
         augment=AugmentConfig(method=method, crop="none", normalise=False),  # ink on black needs no centring
         optimizer=OptimizerConfig(lr=0.1, nesterov=True, weight_decay=5e-4),
-        outer=OuterConfig(every=3, lr=0.05, batch_size=256, train_batch_size=384),
+        # Few outer steps that look at many images: each step counts the same, however much of it is noise.
+        outer=OuterConfig(
+            every=6,
+            lr=0.08,
+            batch_size=512,
+            train_batch_size=768,
+            curvature_batch_size=384,
+            pathwise_batch_size=384,
+        ),
         epochs=epochs,
         batch_size=64,
         evaluate_every=4,

@@ -23,7 +23,6 @@ from madao.hypergrad import (
     Stats,
     Term,
     Traced,
-    vector,
 )
 from madao.hypergrad.estimators import Estimator
 from madao.hypergrad.hvp import SecondOrder
@@ -41,11 +40,11 @@ from madao.training.graph import Recorder, SharedMemory
 from madao.training.outer_step import Asked, OuterStep, Places
 from madao.training.precision import full_precision
 from madao.training.recent import Recent
+from madao.training.rounding import disagreement
 from madao.training.validation import Batch, ValidationBatches
 
 _CHECKED = 16
-_TOLERANCE = 0.02
-"""How far traced code may be off the reference, relative, on so many images. Both round."""
+"""On so many images traced code is compared with the reference."""
 
 _LOGGER = logging.getLogger("madao")
 
@@ -254,20 +253,22 @@ class PolicyOptimizer:
         """Raise unless traced code has the reference's gradient on the first few images, in full precision."""
         few = tuple(tensor[:_CHECKED].clone() for tensor in tensors)
         state, autocast = self.policy.get_extra_state(), self.autocast
+
+        def gradient(hvp: SecondOrder | None) -> Vector:
+            self.policy.set_extra_state(state)
+            return self._estimated(hvp, asked, few).grads
+
         self.autocast = None
         try:
             with full_precision():
-                found = self._estimated(Traced(), asked, few).grads
-                self.policy.set_extra_state(state)
-                expected = self._estimated(self.hvp, asked, few).grads
+                off = disagreement(gradient(Traced()), lambda: gradient(self.hvp), original(self.model))
         finally:
             self.autocast = autocast
             self.policy.set_extra_state(state)
-        difference = vector.norm(vector.add(found, expected, -1.0)) / vector.norm(expected).clamp(min=1e-30)
-        if not difference <= _TOLERANCE:
+        if off is not None:
             raise UntraceableError(
-                f"traced, the model has another gradient (off by {float(difference):.1%}): it stops gradients, or has "
-                "a backward pass of its own"
+                f"traced, the model has another gradient (off by {off:.1%}): it stops gradients, or has a backward "
+                "pass of its own"
             )
 
     def _update(self, gradients: Sequence[Tensor], norm: float) -> None:
