@@ -1,0 +1,17 @@
+"""Figure 2: how selection develops at the first stage, on the four fine-grained data sets."""
+
+from pathlib import Path
+
+from entries import TABLE3, main, policies, trajectory
+
+
+def rebuild(results: Path, output: Path) -> str:
+    panels = [
+        trajectory(entry.cells(results).get("madao", {}), "selection", 0, entry.recipe.removesuffix("-resnet18"))
+        for entry in TABLE3
+    ]
+    return policies("paper-figure2", "What the policy chooses, stage 1", panels, "selection", output)
+
+
+if __name__ == "__main__":
+    main(__doc__, TABLE3, rebuild)
