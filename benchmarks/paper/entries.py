@@ -46,6 +46,10 @@ class Entry:
     methods: Sequence[str]
     part: str = ""
 
+    def only(self, *methods: str) -> "Entry":
+        """Some of its methods."""
+        return dataclasses.replace(self, methods=methods)
+
     def path(self, results: Path) -> Path:
         """The record of its cells."""
         return results / f"paper-{self.recipe}{self.part}.json"
@@ -123,8 +127,8 @@ def what_is_missing(entries: Sequence[Entry], results: Path, root: str) -> list[
     for entry in entries:
         for seeds, methods in entry.missing(results).items():
             found.append(f"missing of {entry.recipe}: {', '.join(methods)} (seeds {', '.join(map(str, seeds))})")
-        for command in entry.commands(results, root):
-            found.append("  " + shlex.join(["madao", *command]).replace(f"{ROOT}/", ""))
+        commands = [shlex.join(["madao", *command]) for command in entry.commands(results, root)]
+        found += [f"  {command}".replace(f"{ROOT}/", "") for command in commands]
     return found
 
 
@@ -195,7 +199,7 @@ def trajectory(
         )
         for index in sorted(shown)
     ]
-    return Panel(series, title)
+    return Panel(series, title, None if kind == "selection" else (0.0, 1.0))
 
 
 def policies(
@@ -216,11 +220,18 @@ def against(key: str, title: str, label: str, found: Mapping[float, Interval | N
     if not known:
         return f"{key}: no run of it is there"
     low, high = ([edge(each, sign) for each in known.values()] for sign in (-1, 1))
-    panel = Panel(
-        [Series("mean ± standard deviation", [*range(len(known))], [e.mean for e in known.values()], 0, low, high)]
-    )
+    panel = Panel([Series("test error", [*range(len(known))], [e.mean for e in known.values()], 0, low, high)])
     ticks = [f"{x:g}" for x in known]
-    chart = Chart(key, title, "", [panel], x_label=label, y_label="test error", percent=True, ticks=ticks)
+    chart = Chart(
+        key,
+        title,
+        "",
+        [panel],
+        x_label=label,
+        y_label="test error, mean ± standard deviation",
+        percent=True,
+        ticks=ticks,
+    )
     return draw(chart, output) + (f"; missing: {absent}" if absent else "")
 
 

@@ -4,14 +4,16 @@ from pathlib import Path
 
 from entries import TABLE3, main, policies, trajectory
 
+ENTRIES = [entry.only("madao") for entry in TABLE3]
+
 
 def rebuild(results: Path, output: Path) -> str:
     panels = [
         trajectory(entry.cells(results).get("madao", {}), "selection", 0, entry.recipe.removesuffix("-resnet18"))
-        for entry in TABLE3
+        for entry in ENTRIES
     ]
     return policies("paper-figure2", "What the policy chooses, stage 1", panels, "selection", output)
 
 
 if __name__ == "__main__":
-    main(__doc__, TABLE3, rebuild)
+    main(__doc__, ENTRIES, rebuild)

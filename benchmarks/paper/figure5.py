@@ -4,7 +4,7 @@ from pathlib import Path
 
 from entries import TABLE1, main, policies, trajectory
 
-ENTRIES = [TABLE1[0], TABLE1[-1]]
+ENTRIES = [TABLE1[0].only("madao"), TABLE1[-1].only("madao")]
 
 
 def rebuild(results: Path, output: Path) -> str:

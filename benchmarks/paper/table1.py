@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from entries import TABLE1, main, paper_table
+from entries import TABLE1 as ENTRIES
+from entries import main, paper_table
 
 COLUMNS = {
     "standard": "standard",
@@ -16,8 +17,8 @@ COLUMNS = {
 
 
 def rebuild(results: Path, _: Path) -> str:
-    return paper_table(TABLE1, results, COLUMNS, {"autoaugment-cifar10": "autoaugment"})
+    return paper_table(ENTRIES, results, COLUMNS, {"autoaugment-cifar10": "autoaugment"})
 
 
 if __name__ == "__main__":
-    main(__doc__, TABLE1, rebuild)
+    main(__doc__, ENTRIES, rebuild)

@@ -81,14 +81,13 @@ def test_a_record_grows(tmp_path: Path) -> None:
     _, before = recorded(tmp_path / "a")
     write_run(cell_path(tmp_path / "b", "s7", 0), "madao", 0, outer=OuterConfig(every=7, warmup=2))
     write_run(cell_path(tmp_path / "b", "standard", 0), "standard", 0, error=0.4)
-    after = json.loads(
-        record(read_cells(tmp_path / "b"), {}, {"magnitude": 0.1}, {**before, "search": {"magnitude": 0.2}})
-    )
+    before = {**before, "search": {"magnitude": 0.2}}
+    after = json.loads(record(read_cells(tmp_path / "b"), {}, {"magnitude": 0.1}, before))
     assert after["cells"].keys() == {"madao 0", "standard 0", "s7 0"}
     assert after["cells"]["standard 0"]["test_error"] == 0.4
     assert (after["settings"].get("outer.every"), after["settings"]["epochs"]) == (None, 8)
     assert [after["cells"][name]["settings"]["outer.every"] for name in ("madao 0", "s7 0")] == [2, 7]
     assert after["search"] == {"magnitude": 0.1}
-    kept = json.loads(record({}, {}, {}, {**before, "search": {"magnitude": 0.2}}))
+    kept = json.loads(record({}, {}, {}, before))
     assert kept["search"] == {"magnitude": 0.2}
     assert kept["cells"] == before["cells"]

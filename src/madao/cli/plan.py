@@ -70,7 +70,7 @@ class CompareConfig:
 
     methods: str | None = None
     variants: str | None = None
-    seeds: str = "3"
+    seeds: int | str = 3
     jobs: int = 1
     out: str | None = None
     export: str | None = None
@@ -138,7 +138,7 @@ def read_plan(arguments: list[str]) -> Plan:
         methods[name] = config
     data = base.data.name or ("digits" if base.data.root is None else Path(base.data.root).stem)
     folder = Path(chosen.out or f"runs/compare-{recipe or data}")
-    return Plan(chosen, folder, base, methods, _seeds(chosen.seeds))
+    return Plan(chosen, folder, base, methods, _seeds(str(chosen.seeds)))
 
 
 def own_parser() -> Parser:

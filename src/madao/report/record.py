@@ -38,14 +38,14 @@ def record(
         name: {**cell, "settings": {**before.get("settings", {}), **cell["settings"]}}
         for name, cell in before.get("cells", {}).items()
     }
-    text = ""
+    new = {
+        f"{method} {seed}": _cell(run, whole=seed == min(runs))
+        for method, runs in cells.items()
+        for seed, run in runs.items()
+    }
+    head, text = {**about, "search": dict(search or before.get("search", {}))}, ""
     for points in _POINTS:
-        new = {
-            f"{method} {seed}": _cell(run, points if seed == min(runs) else 1, points)
-            for method, runs in cells.items()
-            for seed, run in runs.items()
-        }
-        text = _dumps({**about, "search": dict(search or before.get("search", {}))}, {**old, **new})
+        text = _dumps(head, {name: _thinned(cell, points) for name, cell in {**old, **new}.items()})
         if len(text.encode()) <= LARGEST:
             break
     return text
@@ -64,7 +64,9 @@ def without_paths(command: Sequence[str]) -> str:
     return " ".join(re.sub(r"[^\s=,]*/([^/\s=,]+)/?", r"\1", word) for word in command)
 
 
-def _cell(run: Run, policy_points: int, points: int) -> dict[str, Any]:
+def _cell(run: Run, whole: bool) -> dict[str, Any]:
+    """All of a run; of its policy the whole way, or only where it ended."""
+    measured = [i for i, error in enumerate(run.metrics.get("validation_error", ())) if error is not None]
     content: dict[str, Any] = {
         "seed": run.setting("seed", 0),
         "settings": settings(run),
@@ -73,23 +75,34 @@ def _cell(run: Run, policy_points: int, points: int) -> dict[str, Any]:
         "minutes": _rounded(train_minutes(run)),
         "memory_mib": _rounded(peak_memory(run)),
         "environment": dict(run.environment),
-        "curve": _curve(run, points),
+        "curve": {
+            name: [_rounded(run.metrics[name][i]) for i in measured]
+            for name in ("epoch", *_CURVE)
+            if name in run.metrics
+        },
     }
-    if run.trajectory is not None and len(run.trajectory.epochs):
-        kept = _spread(len(run.trajectory.epochs), policy_points)
+    way = run.trajectory
+    if way is not None and way.epochs:
+        kept = range(0 if whole else len(way.epochs) - 1, len(way.epochs))
         content["policy"] = {
-            "operations": list(run.trajectory.operations),
-            "epochs": [run.trajectory.epochs[i] for i in kept],
-            **{name: [_digits(run.trajectory.values[name][i].tolist()) for i in kept] for name in _POLICY},
+            "operations": list(way.operations),
+            "epochs": [way.epochs[i] for i in kept],
+            **{name: [_digits(way.values[name][i].tolist()) for i in kept] for name in _POLICY},
         }
     return content
 
 
-def _curve(run: Run, points: int) -> dict[str, list[float | None]]:
-    """Epochs with a validation error, spread evenly where there are too many; the last is always there."""
-    measured = [i for i, error in enumerate(run.metrics.get("validation_error", ())) if error is not None]
-    kept = [measured[i] for i in _spread(len(measured), points)]
-    return {name: [_rounded(run.metrics[name][i]) for i in kept] for name in ("epoch", *_CURVE) if name in run.metrics}
+def _thinned(cell: Mapping[str, Any], points: int) -> dict[str, Any]:
+    """With so many points at most in its curve and in the way of its policy, spread evenly."""
+    thin = dict(cell)
+    for part, axis in (("curve", "epoch"), ("policy", "epochs")):
+        if axis in cell.get(part, {}):
+            kept = _spread(len(cell[part][axis]), points)
+            thin[part] = {
+                name: values if name == "operations" else [values[i] for i in kept]
+                for name, values in cell[part].items()
+            }
+    return thin
 
 
 def _spread(count: int, most: int) -> list[int]:

@@ -96,6 +96,7 @@ class Several:
         while self._waiting and len(self._running) < self.jobs and not self._hopeless():
             cell = self._waiting.popleft()
             if (result := cell.result) is not None:
+                self._succeeded += 1
                 self._end(cell, result)
                 continue
             ours, theirs = multiprocessing.Pipe(duplex=False)
