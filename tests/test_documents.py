@@ -268,8 +268,13 @@ def test_the_papers_tables_and_figures_are_rebuilt_from_records(
     write_run(cell_path(tmp_path / "runs", "s60", 0), "madao", 0, epochs=3, error=0.045)
     results = tmp_path / "results"
     results.mkdir()
-    entry.path(results).write_text(record(read_cells(tmp_path / "runs", ["madao", "uniform"]), {}, {}))
-    (results / "paper-cifar10-wrn-28-2-steps.json").write_text(record(read_cells(tmp_path / "runs", ["s60"]), {}, {}))
+    rehearsal = record(read_cells(tmp_path / "runs", ["madao", "uniform"]), {}, {})
+    entry.path(results).write_text(rehearsal)
+    with pytest.raises(SystemExit, match="has cells whose epochs is not the recipe's 200"):
+        entry.cells(results)
+    steps = record(read_cells(tmp_path / "runs", ["s60"]), {}, {})
+    for path, text in ((entry.path(results), rehearsal), (results / "paper-cifar10-wrn-28-2-steps.json", steps)):
+        path.write_text(text.replace('"epochs": 3,', '"epochs": 200,'))
     # t for 97.5 % and 2 degrees of freedom is 4.302653: 4.302653 · 1 % / √3.
     table = module(ROOT / "benchmarks" / "paper" / "table1.py", monkeypatch).rebuild(results, tmp_path)
     assert "| 5.00 ± 2.48 (paper: 4.6) | 5.50 [1 of 3 seeds] | missing |" in table

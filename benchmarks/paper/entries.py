@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from madao.cli import main as madao
 from madao.cli.recipes import paper_numbers, recipe_path
 from madao.report.chart import Chart, Panel, Series, operation_style
@@ -58,8 +60,13 @@ class Entry:
         """What there is, by method and seed."""
         if not self.path(results).exists():
             return {}
+        record = json.loads(self.path(results).read_text())
+        recipe = yaml.safe_load(recipe_path(self.recipe).read_text())
+        for key in ("epochs", "batch_size"):  # a rehearsal is no result
+            if record["settings"].get(key) != recipe[key]:
+                raise SystemExit(f"{self.path(results)} has cells whose {key} is not the recipe's {recipe[key]}")
         found: dict[str, dict[int, dict[str, Any]]] = {}
-        for name, cell in json.loads(self.path(results).read_text())["cells"].items():
+        for name, cell in record["cells"].items():
             method = name.rsplit(" ", 1)[0]
             if method in self.methods:
                 found.setdefault(method, {})[cell["seed"]] = cell
@@ -202,9 +209,7 @@ def trajectory(
     return Panel(series, title, None if kind == "selection" else (0.0, 1.0))
 
 
-def policies(
-    key: str, title: str, panels: Sequence[Panel | None], y_label: str, output: Path, warmup: float = 20
-) -> str:
+def policies(key: str, title: str, panels: Sequence[Panel | None], y_label: str, output: Path) -> str:
     """A figure of trajectories, of those that are there."""
     known = [panel for panel in panels if panel is not None]
     if not known:
