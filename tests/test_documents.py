@@ -15,8 +15,12 @@ from PIL import Image
 
 import madao
 from madao.cli import main
+from madao.cli.plan import read_plan
 from madao.data import DATASETS, Dataset, Pixels, Source
 from madao.ops import OPERATIONS
+from madao.report.record import record
+from madao.report.table import cell_path, read_cells
+from tests.report.runs import write_run
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -63,6 +67,7 @@ def commands(document: Path) -> list[str]:
 QUICK = {
     "train": ["--epochs=1", "--batch_size=8", "--device=cpu", "--devices=1", "--tensorboard=false", "--data.workers=0"],
     "demo": ["--epochs=1"],
+    "compare": ["--epochs=1", "--batch_size=128", "--device=cpu", "--tensorboard=false", "--seeds=1"],
 }
 
 
@@ -230,6 +235,60 @@ def test_the_methods_benchmark_trains_its_cells(monkeypatch: pytest.MonkeyPatch)
     assert summary["deflated, average"]["mean_difference_to_standard"] == pytest.approx(difference)
     assert sum(cells["deflated, average 0"]["selection"].values()) == pytest.approx(1, abs=1e-3)
     assert "selection" not in cells["standard 0"]
+
+
+ENTRIES = sorted(path for path in (ROOT / "benchmarks" / "paper").glob("*.py") if path.stem != "entries")
+
+
+def test_the_papers_tables_and_figures_say_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "paper"))
+    names = {"table1", "table2", "table3", "figure2", "figure3", "figure5", "figure6", "figure7", "untrained"}
+    assert {path.stem for path in ENTRIES} == names | {"ablations"}
+    for path in ENTRIES:
+        script = module(path, monkeypatch)
+        text = script.rebuild(tmp_path, tmp_path)
+        assert "missing" in text or "no run of it is there" in text
+        for entry in script.ENTRIES[-1:]:
+            (command,) = entry.commands(tmp_path, "data")
+            plan = read_plan(command[1:])
+            assert [*plan.methods] == [*entry.methods]
+            assert plan.seeds == [0, 1, 2]
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_papers_tables_and_figures_are_rebuilt_from_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "paper"))
+    entries = module(ROOT / "benchmarks" / "paper" / "entries.py", monkeypatch)
+    entry, errors = entries.TABLE1[0], {0: 0.040, 1: 0.050, 2: 0.060}
+    for seed, error in errors.items():
+        write_run(cell_path(tmp_path / "runs", "madao", seed), "madao", seed, epochs=3, error=error)
+    write_run(cell_path(tmp_path / "runs", "uniform", 1), "uniform", 1, epochs=3, error=0.055)
+    write_run(cell_path(tmp_path / "runs", "s60", 0), "madao", 0, epochs=3, error=0.045)
+    results = tmp_path / "results"
+    results.mkdir()
+    rehearsal = record(read_cells(tmp_path / "runs", ["madao", "uniform"]), {}, {})
+    entry.path(results).write_text(rehearsal)
+    with pytest.raises(SystemExit, match="has cells whose epochs is not the recipe's 200"):
+        entry.cells(results)
+    steps = record(read_cells(tmp_path / "runs", ["s60"]), {}, {})
+    for path, text in ((entry.path(results), rehearsal), (results / "paper-cifar10-wrn-28-2-steps.json", steps)):
+        path.write_text(text.replace('"epochs": 3,', '"epochs": 200,'))
+    # t for 97.5 % and 2 degrees of freedom is 4.302653: 4.302653 · 1 % / √3.
+    table = module(ROOT / "benchmarks" / "paper" / "table1.py", monkeypatch).rebuild(results, tmp_path)
+    assert "| 5.00 ± 2.48 (paper: 4.6) | 5.50 [1 of 3 seeds] | missing |" in table
+    untrained = module(ROOT / "benchmarks" / "paper" / "untrained.py", monkeypatch).rebuild(results, tmp_path)
+    assert "| madao | 5.00 | -0.50 | 4.6 |" in untrained
+    assert entries.edge(entries.error(entry.cells(results)["madao"]), 1) == pytest.approx(0.06)
+    (seeds, methods), *_ = [(s, m) for s, m in entry.missing(results).items() if "uniform" in m]
+    assert (seeds, methods) == ((0, 2), ["uniform"])
+    said = module(ROOT / "benchmarks" / "paper" / "figure3.py", monkeypatch).rebuild(results, tmp_path / "figures")
+    assert said.endswith("missing: 1, 5, 10, 120")
+    for name in ("figure5", "figure6"):
+        module(ROOT / "benchmarks" / "paper" / f"{name}.py", monkeypatch).rebuild(results, tmp_path / "figures")
+    drawn = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert drawn == {f"paper-figure{number}.{kind}" for number in (3, 5, 6) for kind in ("png", "svg")}
 
 
 def test_the_communication_benchmark_fits_and_foretells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

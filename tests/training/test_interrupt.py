@@ -7,6 +7,7 @@ from types import FrameType
 
 import pytest
 
+from madao.training import interrupt
 from madao.training.interrupt import Interrupted, StopRequest, stop_requests
 
 BOTH = [signal.SIGINT, signal.SIGTERM]
@@ -62,10 +63,12 @@ def test_handlers_are_as_before_after_an_error() -> None:
 
 
 @pytest.mark.parametrize("first", BOTH)
-def test_a_second_interrupt_acts_at_once(first: signal.Signals) -> None:
+def test_a_second_interrupt_acts_at_once(first: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     before = handlers()
     with stop_requests() as request:
         signal.raise_signal(first)
+        signal.raise_signal(signal.SIGINT)  # so soon after it is the same one
+        monkeypatch.setattr(interrupt, "_ONCE", -1.0)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         assert request.number == first
@@ -73,9 +76,12 @@ def test_a_second_interrupt_acts_at_once(first: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("first", BOTH)
-def test_a_second_termination_acts_at_once(first: signal.Signals, terminations: list[int]) -> None:
+def test_a_second_termination_acts_at_once(
+    first: signal.Signals, terminations: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with stop_requests() as request:
         signal.raise_signal(first)
+        monkeypatch.setattr(interrupt, "_ONCE", -1.0)
         assert terminations == []
         signal.raise_signal(signal.SIGTERM)
         assert terminations == [signal.SIGTERM]

@@ -66,3 +66,26 @@ def test_the_average_goes_on_from_a_checkpoint(tmp_path: Path, monkeypatch: pyte
         trainer.fit()
     Trainer(dataclasses.replace(config, resume=True), data).fit()
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_random_sign_is_a_fair_coin_that_a_resumed_run_throws_alike(tmp_path: Path) -> None:
+    outer = OuterConfig(every=2, warmup=0, batch_size=16, sign="random", lr=0.5)
+
+    def signs(seed: int) -> list[float]:
+        config = dataclasses.replace(settings(tmp_path / str(seed), outer=outer), seed=seed)
+        learning = Trainer(config, splits()).learning
+        assert learning is not None
+        logits = learning.outer.policy.selection_logits
+        found = []
+        for learning.outer.updates in range(200):
+            before = logits.detach().clone()
+            logits.grad = torch.ones_like(logits)
+            learning.optimizer.step()
+            found.append(float((before - logits.detach()).sign().mean()))
+        return found
+
+    first = signs(0)
+    assert {*first} == {-1.0, 1.0}
+    assert abs(sum(first)) < 4 * 200**0.5
+    assert signs(0) == first
+    assert signs(1) != first

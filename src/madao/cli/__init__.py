@@ -10,6 +10,7 @@ from madao.training.interrupt import Interrupted
 
 VERBS = {
     "train": "train a model and learn its augmentation policy",
+    "compare": "methods over seeds, as one table",
     "report": "what runs found, as a page to look at",
     "evaluate": "measure a trained model",
     "demo": "plant a shift in digits and watch the policy find it",

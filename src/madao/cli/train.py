@@ -41,13 +41,13 @@ def read_config(arguments: list[str]) -> TrainConfig:
     parser.add_argument("--config", action="config", help="A YAML file of settings, named as the flags are.")
     parser.add_argument("--recipe", type=str, help="A recipe by name; madao recipes lists them.")
     parser.add_class_arguments(TrainConfig, as_group=False)
-    arguments = _resumed(_with_recipes(with_values(arguments, parser)))
+    arguments = _resumed(with_recipes(with_values(arguments, parser)))
     found = parser.instantiate(parser.parse_args(arguments))
     names = {field.name for field in dataclasses.fields(TrainConfig)}
     return TrainConfig(**{name: value for name, value in vars(found).items() if name in names})
 
 
-def _with_recipes(arguments: list[str]) -> list[str]:
+def with_recipes(arguments: list[str]) -> list[str]:
     """`--recipe NAME` as the `--config` it stands for."""
     expanded: list[str] = []
     rest = iter(arguments)

@@ -185,6 +185,7 @@ class OuterConfig:
         memory: Training gradients that the deflated solver remembers, each half as large as the model, in checkpoints
             too.
         learn: all (which operations, how often and how strongly), or selection (which; the rest stays as it starts).
+        sign: descent, or random: a control that goes up or down the gradient by a fair coin, as far as learning would.
         average: Take outer steps at weights averaged from outer step to outer step by this decay, 0.9 say, which see
             further than those of the moment; 0 for the weights of the moment.
         clip: Longest gradient of the policy that is used as it is. By default any.
@@ -211,6 +212,7 @@ class OuterConfig:
     damping: float = 0.01
     memory: int = 16
     learn: Literal["all", "selection"] = "all"
+    sign: Literal["descent", "random"] = "descent"
     average: float = 0.0
     clip: float | None = None
     microbatch: int | None = None

@@ -2,10 +2,14 @@
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+_ONCE = 0.5
+"""Seconds within which two signals are one."""
 
 
 class Interrupted(Exception):  # noqa: N818 -- being asked to stop is no error
@@ -35,17 +39,26 @@ class StopRequest:
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Catch SIGINT and SIGTERM; a second one of either acts at once, as if nobody had caught it."""
+    """Catch SIGINT and SIGTERM; a second one of either acts at once, as if nobody had caught it.
+
+    Unless it comes within half a second: `timeout` signals a program and its group, which is the program again.
+    """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request  # signals belong to the main thread
         return
     before: dict[int, Any] = {}
 
+    first = 0.0
+
     def handle(number: int, _: FrameType | None) -> None:
-        request.number = number
-        for caught, handler in before.items():
-            signal.signal(caught, handler)
+        nonlocal first
+        if request.number is None:
+            request.number, first = number, time.monotonic()
+        elif time.monotonic() - first > _ONCE:
+            for caught, handler in before.items():
+                signal.signal(caught, handler)
+            signal.raise_signal(number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         before[number] = signal.signal(number, handle)

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -97,6 +98,8 @@ class PolicyLearning:
             check_every=10 if settings.solver == "neumann" else 0,
             seed=config.seed,
         )
+        if settings.sign == "random":
+            self.optimizer.register_step_pre_hook(functools.partial(self._turn, config.seed))
         device, workers = train_batches.device, config.data.processes
         validation = splits.validation
         self.ranks = self.outer.ranks
@@ -157,6 +160,13 @@ class PolicyLearning:
         self.at_work = False
         if self.last is not None:
             self.record.append(_health(self.outer.calls, self.last))
+
+    def _turn(self, seed: int, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Turn the policy's gradient over, or not: by a coin of this update alone, which a resumed run throws alike."""
+        if random.Random(f"{seed} {self.outer.updates}").random() < 0.5:
+            for parameter in optimizer.param_groups[0]["params"]:
+                if parameter.grad is not None:
+                    parameter.grad.neg_()
 
     def check_alike(self) -> None:
         """Raise unless every process has the same policy, bit for bit: a check of this program, not of its user."""

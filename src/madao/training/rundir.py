@@ -1,6 +1,7 @@
 """The run directory: everything a run leaves behind, and the same files whether or not it was interrupted."""
 
 import csv
+import importlib.metadata
 import io
 import json
 import os
@@ -15,6 +16,7 @@ import yaml
 from madao.training import checkpoint
 from madao.training.atomic import replacing
 from madao.training.checkpoint import Checkpoints
+from madao.training.commit import commit
 from madao.training.config import Plain, TrainConfig, as_plain, from_plain
 from madao.training.errors import UserError
 
@@ -36,8 +38,8 @@ OUTER = ("epoch", "step", *_NUMBERS, *_SIGNALS, "status", "applied")
 _TABLES = {"metrics.csv": METRICS, "timing.csv": TIMING, "outer.csv": OUTER}
 
 # What may differ when a run is resumed: where and how it runs, not what it computes.
-_FREE = {"out", "resume", "device", "tensorboard", "checkpoint_minutes", "data.root", "data.workers"}
-_FREE |= {"speed.kernels", "speed.graph", "speed.compile", "devices", "num_nodes"}
+FREE = {"out", "resume", "device", "tensorboard", "checkpoint_minutes", "data.root", "data.workers"}
+FREE |= {"speed.kernels", "speed.graph", "speed.compile", "devices", "num_nodes"}
 # Corrupt images that are skipped leave another order where all are decoded at once, so that there data.memory counts.
 LOCK = "lock"
 
@@ -89,7 +91,7 @@ class RunDirectory:
             return
         if not config.resume:
             raise UserError(f"{self.path} already holds a run; go on with it by --resume, or choose another --out")
-        difference = _first_difference(as_plain(from_plain(saved)), as_plain(config))
+        difference = first_difference(as_plain(from_plain(saved)), as_plain(config))
         if difference is not None:
             key, before, now = difference
             raise UserError(
@@ -123,6 +125,8 @@ class RunDirectory:
     def write_environment(self, device: torch.device) -> None:
         """What the run ran on."""
         content = {
+            "madao": importlib.metadata.version("madao"),
+            "commit": commit(),
             "python": platform.python_version(),
             "torch": torch.__version__,
             "system": platform.system(),
@@ -224,14 +228,15 @@ def _cell(value: Any) -> str:
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
-def _first_difference(before: Plain, now: Plain, prefix: str = "") -> tuple[str, Any, Any] | None:
+def first_difference(before: Plain, now: Plain, prefix: str = "") -> tuple[str, Any, Any] | None:
+    """The first setting in which two runs are not the same run: its name and both values."""
     for key in {**before, **now}:
         name = prefix + key
         a, b = before.get(key), now.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
-            found = _first_difference(a, b, name + ".")
+            found = first_difference(a, b, name + ".")
             if found is not None:
                 return found
-        elif a != b and name not in _FREE and not (name == "data.memory" and before.get("on_error") == "stop"):
+        elif a != b and name not in FREE and not (name == "data.memory" and before.get("on_error") == "stop"):
             return name, a, b
     return None

@@ -1,0 +1,250 @@
+"""What the paper's tables and figures are made of, what there is of it, and the commands for the rest.
+
+Every script beside this one rebuilds one table or figure from `benchmarks/results/paper-*.json`:
+
+    python benchmarks/paper/table1.py                              # what there is; what is missing, and its command
+    python benchmarks/paper/table1.py --run --root data            # trains what is missing, then the same
+
+`--run` calls `madao compare`, so it may be stopped at any time, in pieces of ten minutes say (`timeout -s INT 9m …`),
+and goes on where it was.
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from madao.cli import main as madao
+from madao.cli.recipes import paper_numbers, recipe_path
+from madao.report.chart import Chart, Panel, Series, operation_style
+from madao.report.compare import Interval, interval
+from madao.report.figures import write_figures
+
+ROOT = Path(__file__).parents[2]
+VARIANTS = Path(__file__).parent / "variants.yaml"
+SEEDS = 3
+WARMUP = 20.0
+"""Epochs, in all of the recipes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """The cells of one recipe that a table or figure needs.
+
+    Attributes:
+        recipe: Its name.
+        methods: Of `madao compare`, variants.yaml among them.
+        part: Of the file's name, where a recipe has several.
+    """
+
+    recipe: str
+    methods: Sequence[str]
+    part: str = ""
+
+    def only(self, *methods: str) -> "Entry":
+        """Some of its methods."""
+        return dataclasses.replace(self, methods=methods)
+
+    def path(self, results: Path) -> Path:
+        """The record of its cells."""
+        return results / f"paper-{self.recipe}{self.part}.json"
+
+    def cells(self, results: Path) -> dict[str, dict[int, dict[str, Any]]]:
+        """What there is, by method and seed."""
+        if not self.path(results).exists():
+            return {}
+        record = json.loads(self.path(results).read_text())
+        recipe = yaml.safe_load(recipe_path(self.recipe).read_text())
+        for key in ("epochs", "batch_size"):  # a rehearsal is no result
+            if record["settings"].get(key) != recipe[key]:
+                raise SystemExit(f"{self.path(results)} has cells whose {key} is not the recipe's {recipe[key]}")
+        found: dict[str, dict[int, dict[str, Any]]] = {}
+        for name, cell in record["cells"].items():
+            method = name.rsplit(" ", 1)[0]
+            if method in self.methods:
+                found.setdefault(method, {})[cell["seed"]] = cell
+        return found
+
+    def missing(self, results: Path) -> dict[tuple[int, ...], list[str]]:
+        """Methods by the seeds that are not there."""
+        cells = self.cells(results)
+        found: dict[tuple[int, ...], list[str]] = {}
+        for method in self.methods:
+            if seeds := tuple(seed for seed in range(SEEDS) if seed not in cells.get(method, {})):
+                found.setdefault(seeds, []).append(method)
+        return found
+
+    def commands(self, results: Path, root: str) -> list[list[str]]:
+        """What makes the cells that are missing, and no others, should the runs of those be gone."""
+        return [
+            [
+                *("compare", "--recipe", self.recipe, "--data.root", root, "--methods", ",".join(methods)),
+                *("--variants", str(VARIANTS), "--seeds", ",".join(map(str, seeds)) + "," * (len(seeds) == 1)),
+                *("--out", f"runs/paper/{self.recipe}", "--export", str(self.path(results))),
+            ]
+            for seeds, methods in self.missing(results).items()
+        ]
+
+
+SMALL = ("standard", "uniform", "trivialaugment", "autoaugment-cifar10", "randaugment", "madao", "deflated")
+FINE = ("standard", "uniform", "trivialaugment", "randaugment", "madao")
+TABLE1 = [
+    *(Entry(f"cifar10-{model}", SMALL) for model in ("wrn-28-2", "wrn-40-2", "wrn-28-10", "resnet18")),
+    Entry("cifar100-wrn-28-2", SMALL),
+    Entry("svhn-wrn-28-2", [method for method in SMALL if not method.startswith("autoaugment")]),
+]
+TABLE3 = [Entry(f"{data}-resnet18", FINE) for data in ("flowers102", "oxford-pets", "fgvc-aircraft", "stanford-cars")]
+
+
+def main(about: str, entries: Sequence[Entry], rebuild: Callable[[Path, Path], str]) -> None:
+    """The command line of a table or figure.
+
+    Args:
+        about: The script's docstring.
+        entries: What it needs.
+        rebuild: Makes it of the results' folder, files into another; returns what is to be printed.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", action="store_true", help="train the cells that are missing")
+    parser.add_argument("--root", default="data", help="where the data sets lie")
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results", help="where the records are")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs/images", help="where figures go")
+    arguments, extra = parser.parse_known_args()  # what is left is for madao compare: --jobs 3, --speed.compile true
+    if extra and not arguments.run:
+        parser.error(f"unknown: {' '.join(extra)}; settings of madao compare go with --run")
+    code = 0
+    for entry in entries if arguments.run else ():
+        for command in entry.commands(arguments.results, arguments.root):
+            code = code or madao([*command, *extra])
+    print(rebuild(arguments.results, arguments.output))
+    print("\n".join(what_is_missing(entries, arguments.results, arguments.root)))
+    sys.exit(code)
+
+
+def what_is_missing(entries: Sequence[Entry], results: Path, root: str) -> list[str]:
+    """A line an entry, and the command."""
+    found = []
+    for entry in entries:
+        for seeds, methods in entry.missing(results).items():
+            found.append(f"missing of {entry.recipe}: {', '.join(methods)} (seeds {', '.join(map(str, seeds))})")
+        commands = [shlex.join(["madao", *command]) for command in entry.commands(results, root)]
+        found += [f"  {command}".replace(f"{ROOT}/", "") for command in commands]
+    return found
+
+
+def paper_table(
+    entries: Sequence[Entry], results: Path, columns: Mapping[str, str], names: Mapping[str, str] | None = None
+) -> str:
+    """Test errors in percent, ours and the paper's: a row an entry, a column a method.
+
+    Args:
+        entries: The rows.
+        results: Where records are.
+        columns: Headings by method.
+        names: What a recipe's header calls a method, where it has another name.
+    """
+    rows = [["", *columns.values()], ["---"] * (1 + len(columns))]
+    for entry in entries:
+        cells, paper = entry.cells(results), paper_numbers(recipe_path(entry.recipe))
+        row = [entry.recipe]
+        for method in columns:
+            theirs = paper.get((names or {}).get(method, method))
+            ours = error(cells.get(method, {}))
+            there = "–" if method not in entry.methods else "missing" if ours is None else percent(ours)
+            row.append(there if theirs is None else f"{there} (paper: {theirs})")
+        rows.append(row)
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def error(cells: Mapping[int, Mapping[str, Any]]) -> Interval | None:
+    """Mean test error of some seeds."""
+    known = [cell["test_error"] for cell in cells.values() if cell.get("test_error") is not None]
+    return interval(known) if known else None
+
+
+def percent(found: Interval) -> str:
+    """With its interval; with the number of seeds, where it is not that of the paper."""
+    width = "" if found.half_width is None else f" ± {100 * found.half_width:.2f}"
+    return f"{100 * found.mean:.2f}{width}" + ("" if found.count == SEEDS else f" [{found.count} of {SEEDS} seeds]")
+
+
+def draw(chart: Chart, folder: Path) -> str:
+    """Write a chart; says where."""
+    return "wrote " + " and ".join(str(path) for path in write_figures({chart.key: chart}, folder))
+
+
+def trajectory(
+    cells: Mapping[int, Mapping[str, Any]], kind: str, stage: int, title: str, most: int | None = None
+) -> Panel | None:
+    """How one kind of parameter developed, of the first seed.
+
+    Args:
+        cells: Of a method that learns, by seed.
+        kind: `selection`, `application` or `magnitude`.
+        stage: Which, from 0.
+        title: Of the panel.
+        most: Only of so many operations, those selected most often at the end.
+    """
+    policy = cells[min(cells)].get("policy") if cells else None
+    if policy is None or len(policy["epochs"]) < 2:
+        return None
+    last = policy["selection"][-1][stage]
+    shown = sorted(range(len(last)), key=lambda index: -last[index])[:most]
+    series = [
+        Series(
+            policy["operations"][index],
+            policy["epochs"],
+            [values[stage][index] for values in policy[kind]],
+            operation_style(index),
+        )
+        for index in sorted(shown)
+    ]
+    return Panel(series, title, None if kind == "selection" else (0.0, 1.0))
+
+
+def policies(key: str, title: str, panels: Sequence[Panel | None], y_label: str, output: Path) -> str:
+    """A figure of trajectories, of those that are there."""
+    known = [panel for panel in panels if panel is not None]
+    if not known:
+        return f"{key}: no run of it is there"
+    chart = Chart(key, title, "", known, y_label=y_label, percent=True, shaded=(0.0, WARMUP, "warm-up"))
+    return draw(chart, output)
+
+
+def against(key: str, title: str, label: str, found: Mapping[float, Interval | None], output: Path) -> str:
+    """A figure of test error against a setting, with the standard deviation as in the paper."""
+    known = {x: each for x, each in found.items() if each is not None}
+    absent = ", ".join(f"{x:g}" for x in found if x not in known)
+    if not known:
+        return f"{key}: no run of it is there"
+    low, high = ([edge(each, sign) for each in known.values()] for sign in (-1, 1))
+    panel = Panel([Series("test error", [*range(len(known))], [e.mean for e in known.values()], 0, low, high)])
+    ticks = [f"{x:g}" for x in known]
+    chart = Chart(
+        key,
+        title,
+        "",
+        [panel],
+        x_label=label,
+        y_label="test error, mean ± standard deviation",
+        percent=True,
+        ticks=ticks,
+    )
+    return draw(chart, output) + (f"; missing: {absent}" if absent else "")
+
+
+def edge(found: Interval, sign: int) -> float | None:
+    """The mean and one standard deviation; none for a single seed."""
+    from scipy import stats
+
+    if found.half_width is None:
+        return None
+    deviation = found.half_width / float(stats.t.ppf(0.975, found.count - 1)) * math.sqrt(found.count)
+    return found.mean + sign * deviation

@@ -1,0 +1,22 @@
+"""Table 3: test errors on fine-grained data, ResNet-18, three seeds each."""
+
+from pathlib import Path
+
+from entries import TABLE3 as ENTRIES
+from entries import main, paper_table
+
+COLUMNS = {
+    "standard": "standard",
+    "randaugment": "RandAugment, tuned",
+    "madao": "MADAO",
+    "uniform": "untrained policy",
+    "trivialaugment": "TrivialAugment",
+}
+
+
+def rebuild(results: Path, _: Path) -> str:
+    return paper_table(ENTRIES, results, COLUMNS)
+
+
+if __name__ == "__main__":
+    main(__doc__, ENTRIES, rebuild)

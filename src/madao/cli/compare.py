@@ -1,0 +1,266 @@
+"""`madao compare`: methods over seeds, as one table."""
+
+import dataclasses
+import json
+import math
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from madao.cli.plan import MORE, Plan, own_parser, read_plan
+from madao.report.record import record, without_paths
+from madao.report.table import (
+    SEARCH,
+    TUNED,
+    Table,
+    chosen_magnitude,
+    headings,
+    lines,
+    markdown,
+    note,
+    plain,
+    read_cells,
+    tabulate,
+)
+from madao.training.atomic import replacing
+from madao.training.build import load_dataset
+from madao.training.config import Plain, TrainConfig, as_plain, from_plain
+from madao.training.errors import UserError
+from madao.training.interrupt import Interrupted
+from madao.training.result import Result
+from madao.training.rundir import RunDirectory, first_difference, lock
+from madao.training.search import Search, study_name, write_search
+from madao.training.several import Cell, Several
+
+FILE = "compare.yaml"
+
+
+def command(arguments: list[str]) -> None:
+    """Compare as the command line says."""
+    if {"-h", "--help"} & {*arguments}:
+        own_parser().print_help()
+        print(MORE)
+        return
+    plan = read_plan(arguments)
+    folder = plan.folder
+    _check(plan)
+    folder.mkdir(parents=True, exist_ok=True)
+    guard = lock(folder)
+    try:
+        _begin(plan)
+        run, stopped = _Run(plan), None
+        try:
+            run.train()
+        except Interrupted as stop:
+            stopped = stop
+        table = _table(plan)
+        _show(table)
+        report = f"; look at the runs: madao report {shlex.quote(str(folder))}"
+        print(f"wrote {folder / 'table.md'} and table.json{report if any(row.errors for row in table.rows) else ''}")
+        if plan.chosen.export is not None:
+            _export(plan, Path(plan.chosen.export), arguments)
+    finally:
+        if guard is not None:
+            guard.close()
+    if stopped is not None:
+        raise Interrupted(stopped.number, "stopped, checkpoints are written; run the same command to go on")
+    if run.several.problems:
+        raise UserError(_failures(run.several.problems, table))
+    if run.open:
+        raise UserError(run.open)
+
+
+def _check(plan: Plan) -> None:
+    """Raise where the folder holds something else, before anything is trained."""
+    folder, saved = plan.folder, _saved(plan.folder)
+    if saved is None:
+        if folder.exists() and not (folder.is_dir() and {path.name for path in folder.iterdir()} <= {"lock"}):
+            raise UserError(f"{folder} exists and holds no comparison; choose another --out")
+        return
+    difference = first_difference(as_plain(from_plain(saved["settings"])), _shared(plan.base))
+    if difference is not None:
+        key, before, now = difference
+        raise UserError(
+            f"the comparison in {folder} was started with {key} = {before!r}, not {now!r}; cells are only compared "
+            f"where they share it: leave out --{key}, choose another --out, or make it a variant"
+        )
+    for method in plan.methods:
+        for seed in plan.seeds if method != TUNED else ():
+            config = plan.cell(method, seed)
+            RunDirectory(Path(str(config.out))).check(config)
+
+
+def _saved(folder: Path) -> dict[str, Any] | None:
+    try:
+        return dict(yaml.safe_load((folder / FILE).read_text(encoding="utf-8")))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _shared(base: TrainConfig) -> Plain:
+    """The settings that all cells have in common; method, seed and place are each one's own."""
+    augment = dataclasses.replace(base.augment, method="madao")
+    return as_plain(dataclasses.replace(base, augment=augment, seed=0, out=None, resume=False))
+
+
+def _begin(plan: Plan) -> None:
+    saved = _saved(plan.folder) or {"settings": _shared(plan.base), "jobs": 0}
+    # More at a time are slower each: the table says how many there were at most.
+    saved["jobs"] = max(saved["jobs"], plan.chosen.jobs)
+    with replacing(plan.folder / FILE) as file:
+        file.write(yaml.safe_dump(saved, sort_keys=False, allow_unicode=True).encode())
+    if plan.base.data.download:
+        load_dataset(plan.base.data)  # once, not in every process
+
+
+class _Run:
+    """The cells of a plan, and the search that some of them wait for.
+
+    Attributes:
+        several: What trains them.
+        open: What is still to be done by others, in words; empty where nothing is.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.several, self.open = plan, Several(plan.chosen.jobs), ""
+        self._search: Search | None = None
+        self._errors: dict[int, list[float]] = {}
+
+    def train(self) -> None:
+        """Train every cell that is not finished."""
+        if TUNED in self.plan.methods:
+            self._tune_first()
+        # Seed by seed, so that what there is of a table can be compared from the start.
+        for seed in self.plan.seeds:
+            for method in self.plan.methods:
+                if method != TUNED:
+                    self._add(f"{method} {seed}", self.plan.cell(method, seed))
+                elif self._search is None:
+                    self._add_tuned(seed, self.plan.methods[TUNED].augment.magnitude)
+                elif seed == self.plan.seeds[0]:
+                    self._go_on()
+        self.several.run()
+        if self._search is not None and self._search.magnitude() is None and not self.several.problems:
+            self._say_what_is_open(self._search)
+
+    def _tune_first(self) -> None:
+        chosen, folder = self.plan.chosen, self.plan.folder
+        if not chosen.search.trials:
+            magnitude = self.plan.methods[TUNED].augment.magnitude
+            write_search(folder / SEARCH, {"trials": [], "magnitude": magnitude})
+            return
+        storage = chosen.search.storage or f"sqlite:///{(folder / 'search.db').resolve()}"
+        name = study_name(self.plan.methods[TUNED], self._search_seeds)
+        self._search = Search(folder / SEARCH, storage, name, chosen.search.trials)
+
+    @property
+    def _search_seeds(self) -> list[int]:
+        """Whatever the table's seeds are, so that commands with others share the search."""
+        return [*range(self.plan.chosen.search.seeds)]
+
+    def _go_on(self) -> None:
+        """Add the trials that can be run now; once all have ended, the cells with the magnitude that was chosen."""
+        assert self._search is not None
+        for number, magnitude in self._search.unfinished():
+            if number not in self._errors:
+                self._add_trial(number, magnitude)
+        while len(self._errors) < self.plan.chosen.search.trials and (found := self._search.next()) is not None:
+            self._add_trial(*found)
+        if (best := self._search.magnitude()) is not None:
+            self._search.write()
+            for seed in self.plan.seeds:
+                self._add_tuned(seed, best)
+
+    def _add_trial(self, number: int, magnitude: float) -> None:
+        self._errors[number] = []
+        search, seeds = self._search, self._search_seeds
+        assert search is not None
+
+        def then(result: Result | None) -> None:
+            if result is None:
+                return
+            self._errors[number].append(result.validation_error)
+            if len(self._errors[number]) == len(seeds):
+                search.tell(number, math.fsum(self._errors[number]) / len(seeds))
+                if search.magnitude() is not None:
+                    self._go_on()
+
+        for seed in seeds:
+            config = self.plan.cell(TUNED, seed, magnitude)
+            self._add(f"{TUNED} {magnitude:g} {seed}", config, then)
+
+    def _add_tuned(self, seed: int, magnitude: float) -> None:
+        self._add(f"{TUNED} {magnitude:g} {seed}", self.plan.cell(TUNED, seed, magnitude))
+
+    def _add(self, name: str, config: TrainConfig, then: Callable[[Result | None], None] | None = None) -> None:
+        self.several.add(Cell(name, config, then))
+
+    def _say_what_is_open(self, search: Search) -> None:
+        waiting = search.elsewhere()
+        if waiting:
+            self.open = (
+                f"trial {', '.join(map(str, waiting))} of the search for RandAugment's magnitude runs elsewhere; run "
+                f"the same command again when it has ended, or, if it never will: {search.how_to_give_up(waiting[0])}"
+            )
+        else:
+            self.open = "no trial of the search for RandAugment's magnitude has ended well; see --search.storage"
+
+
+def _table(plan: Plan) -> Table:
+    """The table of all there is, written to the folder."""
+    folder = plan.folder
+    wanted = dict.fromkeys(plan.methods, plan.seeds)
+    table = tabulate(read_cells(folder), wanted, chosen_magnitude(folder))
+    for name, content in (
+        ("table.json", json.dumps(plain(table), indent=2) + "\n"),
+        ("table.md", markdown(table)),
+    ):
+        with replacing(folder / name) as file:
+            file.write(content.encode())
+    return table
+
+
+def _show(table: Table) -> None:
+    shown = RichTable(box=None, padding=(0, 2, 0, 0))
+    for heading in headings(table):
+        shown.add_column(heading, no_wrap=True)
+    for line in lines(table):
+        shown.add_row(*line)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(shown, width=200)  # a line too long is better than one cut off
+    console.print(note(table), markup=False)
+
+
+def _export(plan: Plan, path: Path, arguments: Sequence[str]) -> None:
+    """Write the record of the methods that are named; what a file that is there holds of others stays."""
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        before = {}
+    except ValueError:
+        raise UserError(f"--export {path} is there and no record; choose another file") from None
+    search = json.loads((plan.folder / SEARCH).read_text()) if TUNED in plan.methods else {}
+    about = {
+        "command": without_paths(["madao", "compare", *arguments]),
+        "jobs": (_saved(plan.folder) or {}).get("jobs"),
+    }
+    kept = {key: search[key] for key in ("magnitude", "trials") if key in search}
+    cells = read_cells(plan.folder, [*plan.methods])
+    with replacing(path) as file:
+        file.write(record(cells, about, kept, before).encode())
+    print(f"wrote {path} ({path.stat().st_size / 1000:.0f} kB)")
+
+
+def _failures(problems: dict[str, str], table: Table) -> str:
+    """All that went wrong in one line, the same words once."""
+    by_message: dict[str, list[str]] = {}
+    for name, message in problems.items():
+        by_message.setdefault(message, []).append(name)
+    told = "; ".join(f"{', '.join(names)}: {message}" for message, names in by_message.items())
+    left = sum(len(row.missing) for row in table.rows)
+    return f"{left} cells are missing; {told}"

@@ -1,0 +1,229 @@
+"""Several trainings, each in a process of its own, some at a time."""
+
+import collections
+import dataclasses
+import io
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from madao.data import DataError
+from madao.models import ModelError
+from madao.training.config import TrainConfig
+from madao.training.errors import UserError
+from madao.training.interrupt import Interrupted, StopRequest, stop_requests
+from madao.training.result import Result
+from madao.training.rundir import lock
+from madao.training.trainer import Trainer
+
+_PATIENCE = 60.0
+"""Seconds that a cell waits for a run directory that a process of a killed command is about to leave."""
+_ALIKE = 2
+"""How many cells fail with the same words, and none otherwise, before the rest is given up."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A training.
+
+    Attributes:
+        name: For people.
+        config: What to run; `out` is given, and `resume`.
+        then: Is called with the result, or with what went wrong; may add cells.
+    """
+
+    name: str
+    config: TrainConfig
+    then: Callable[[Result | None], None] | None = None
+
+    @property
+    def result(self) -> Result | None:
+        """How it ended, if it has."""
+        return Result.load(Path(str(self.config.out)))
+
+
+class Several:
+    """Trains cells; what is finished already is not trained again, and what has begun goes on.
+
+    Args:
+        jobs: Processes at a time.
+
+    Attributes:
+        problems: What went wrong, by the cell's name.
+    """
+
+    def __init__(self, jobs: int = 1) -> None:
+        self.jobs = jobs
+        self.problems: dict[str, str] = {}
+        self._waiting: collections.deque[Cell] = collections.deque()
+        self._running: dict[int, tuple[Cell, BaseProcess, Connection]] = {}
+        self._succeeded = 0
+
+    def add(self, cell: Cell) -> None:
+        """Let a cell be trained after those that wait."""
+        self._waiting.append(cell)
+
+    def run(self) -> None:
+        """Train until no cell waits. A cell that fails does not keep others from being trained.
+
+        Raises:
+            Interrupted: By SIGINT or SIGTERM, once every cell has written its checkpoint.
+        """
+        with stop_requests() as request:
+            try:
+                while self._start() or self._running:
+                    self._wait(request)
+            finally:  # a second signal, or an error of ours
+                for _, process, _ in self._running.values():
+                    process.kill()
+
+    def _start(self) -> bool:
+        """Start what there is room for; whether anything waits."""
+        while self._waiting and len(self._running) < self.jobs and not self._hopeless():
+            cell = self._waiting.popleft()
+            if (result := cell.result) is not None:
+                self._succeeded += 1
+                self._end(cell, result)
+                continue
+            ours, theirs = multiprocessing.Pipe(duplex=False)
+            process = _context().Process(target=_train, args=(cell.config, cell.name, self.jobs, theirs))
+            with _deaf():
+                process.start()
+            theirs.close()
+            self._running[process.sentinel] = (cell, process, ours)
+        if self._hopeless():
+            self._waiting.clear()
+        return bool(self._waiting)
+
+    def _wait(self, request: StopRequest) -> None:
+        for sentinel in multiprocessing.connection.wait([*self._running], timeout=0.5):
+            assert isinstance(sentinel, int)
+            cell, process, channel = self._running.pop(sentinel)
+            process.join()
+            self._note(cell, process.exitcode or 0, channel)
+        if request.number is not None:
+            self._stop()
+            raise Interrupted(request.number, "stopped")
+
+    def _note(self, cell: Cell, code: int, channel: Connection) -> None:
+        """Take down how a cell ended."""
+        with channel:
+            message = channel.recv() if code > 0 and channel.poll() else ""
+        result = cell.result
+        if result is not None and code == 0:
+            self._succeeded += 1
+        else:
+            if code == -signal.SIGKILL:
+                message = "it was killed, perhaps for want of memory"
+            self.problems[cell.name] = message or f"its process ended with code {code}"
+            print(f"{cell.name}: failed: {self.problems[cell.name]}", file=sys.stderr, flush=True)
+        self._end(cell, result)
+
+    def _end(self, cell: Cell, result: Result | None) -> None:
+        if cell.then is not None:
+            cell.then(result)
+
+    def _hopeless(self) -> bool:
+        """Whether every cell so far has failed in the same way: the others would too."""
+        return not self._succeeded and len(self.problems) >= _ALIKE and len({*self.problems.values()}) == 1
+
+    def _stop(self) -> None:
+        """Let every process write its checkpoint and end."""
+        for _, process, _ in self._running.values():
+            process.terminate()
+        for _, process, channel in self._running.values():
+            process.join()
+            channel.close()
+        self._running.clear()
+
+
+def _context() -> Any:
+    """How processes begin: where there is a GPU afresh, since CUDA survives no fork; else with torch imported."""
+    if torch.cuda.is_available() or "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
+def _train(config: TrainConfig, name: str, jobs: int, channel: Connection) -> None:
+    """What a cell's process does."""
+    _ignore_the_terminal()
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    if jobs > 1:
+        torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
+        sys.stdout = _Lines(sys.stdout.buffer, encoding="utf-8", line_buffering=True)
+    try:
+        _wait_for(Path(str(config.out)))
+        Trainer(config, title=name).fit()
+    except Interrupted as stop:
+        sys.exit(stop.exit_code)
+    except (UserError, DataError, ModelError) as error:
+        channel.send(str(error))
+        sys.exit(2)
+    except Exception as error:
+        traceback.print_exc()
+        channel.send(f"{type(error).__name__}: {error}")
+        sys.exit(1)
+
+
+class _Lines(io.TextIOWrapper):
+    """Standard output without progress bars, of which a terminal has room for one."""
+
+    def isatty(self) -> bool:
+        return False
+
+
+def _stop_with_parent() -> None:
+    """End as if asked to, once the process that started this one is gone."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _wait_for(path: Path) -> None:
+    """Until nobody is at work in a run directory; what still is after a while is told by the trainer."""
+    end = time.monotonic() + _PATIENCE
+    while path.is_dir() and time.monotonic() < end:
+        try:
+            free = lock(path)
+        except UserError:
+            time.sleep(0.2)
+            continue
+        if free is not None:
+            free.close()
+        return
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes started here never hear of Ctrl-C, which a terminal sends to all: theirs is to end when told to."""
+    resource_tracker.ensure_running()  # which lets SIGINT through again, when it is started
+    before = _ignore_the_terminal()
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _ignore_the_terminal() -> set[int] | None:
+    """Let Ctrl-C wait; returns what waited before."""
+    if not hasattr(signal, "pthread_sigmask"):  # not on Windows
+        return None
+    return {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})}

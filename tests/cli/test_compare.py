@@ -1,0 +1,212 @@
+"""`madao compare`: cells are trained once, go on after anything, and end in one table."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from madao.cli import main
+from madao.cli.plan import read_plan
+from madao.report.table import read_cells
+from tests.cli.test_train import fails
+
+QUICK = ["--epochs", "1", "--augment.crop", "none", "--tensorboard", "false", "--device", "cpu", "--batch_size", "128"]
+
+
+def compare(out: Path, *arguments: str) -> list[str]:
+    return ["compare", "--out", str(out), *QUICK, *arguments]
+
+
+def written(out: Path) -> dict[Path, int]:
+    """When each cell's result was written."""
+    return {path: path.stat().st_mtime_ns for path in out.rglob("result.json")}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two methods over two seeds, one of them with a magnitude that is searched for."""
+    out = tmp_path_factory.mktemp("compare") / "cells"
+    arguments = ["--methods", "standard,randaugment", "--seeds", "2", "--search.trials", "2", "--jobs", "2"]
+    export = ["--export", str(out.parent / "record.json")]
+    assert main(compare(out, *arguments, *export)) == 0
+    return out
+
+
+def test_the_magnitude_is_that_of_the_lowest_validation_error(trained: Path) -> None:
+    search = json.loads((trained / "search.json").read_text())
+    errors = {trial["magnitude"]: trial["validation_error"] for trial in search["trials"]}
+    assert len(errors) == 2
+    for magnitude, error in errors.items():
+        result = json.loads((trained / "randaugment" / f"{magnitude:g}" / "0" / "result.json").read_text())
+        assert result["validation_error"] == error
+    assert search["magnitude"] == min(errors, key=lambda magnitude: errors[magnitude])
+    # The other one was not trained over all seeds.
+    assert len(written(trained)) == 2 + 1 + 2
+    cells = read_cells(trained)
+    assert {seed: run.config["augment"]["magnitude"] for seed, run in cells["randaugment"].items()} == dict.fromkeys(
+        (0, 1), search["magnitude"]
+    )
+
+
+def test_the_table_holds_the_test_errors(trained: Path) -> None:
+    rows = {row["method"]: row for row in json.loads((trained / "table.json").read_text())["rows"]}
+    for method, runs in read_cells(trained).items():
+        assert rows[method]["errors"] == {str(seed): run.result["test_error"] for seed, run in runs.items()}
+    assert rows["standard"]["to_standard"] is None
+    assert rows["randaugment"]["to_standard"]["seeds"] == 2
+    assert re.search(r"\| standard \| 2 \| [\d.]+ ± [\d.]+ \| – \|", (trained / "table.md").read_text())
+
+
+def test_the_record_can_be_published(trained: Path) -> None:
+    text = (trained.parent / "record.json").read_text()
+    record = json.loads(text)
+    assert str(trained.parent) not in text
+    assert record["cells"].keys() == {"standard 0", "standard 1", "randaugment 0", "randaugment 1"}
+    assert record["command"].startswith("madao compare --out cells --epochs 1")
+    assert len(record["search"]["trials"]) == 2
+
+
+def test_the_same_command_trains_nothing_and_says_the_same(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, table = written(trained), (trained / "table.json").read_text()
+    arguments = ["--methods", "standard,randaugment", "--seeds", "2", "--search.trials", "2"]
+    assert main(compare(trained, *arguments)) == 0
+    assert "standard     2" in capsys.readouterr().out
+    assert written(trained) == before
+    assert (trained / "table.json").read_text() == table
+
+
+def test_other_settings_are_refused(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message = fails(compare(trained, "--methods", "uniform", "--epochs", "2"), capsys)  # also of what is not there yet
+    assert "the comparison in" in message
+    assert "was started with epochs = 1, not 2" in message
+    assert "choose another --out" in message
+    message = fails(compare(trained.parent, "--methods", "standard"), capsys)
+    assert "holds no comparison" in message
+
+
+def test_a_variant_that_changes_its_meaning_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    variants = tmp_path / "variants.yaml"
+    variants.write_text("mine: {augment: {method: standard, cutout: 2}}\n")
+    arguments = compare(tmp_path / "out", "--methods", "mine", "--variants", str(variants), "--seeds", "1")
+    assert main(arguments) == 0
+    assert yaml.safe_load((tmp_path / "out/mine/0/config.yaml").read_text())["augment"]["cutout"] == 2
+    capsys.readouterr()
+    variants.write_text("mine: {augment: {method: standard, cutout: 3}}\n")
+    assert "was started with augment.cutout = 2, not 3" in fails(arguments, capsys)
+
+
+def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    variants = tmp_path / "variants.yaml"
+    variants.write_text("broken: {augment.method: standard, data.root: nowhere, data.name: folder}\n")
+    arguments = ["--methods", "broken,standard", "--variants", str(variants), "--seeds", "1"]
+    assert main(compare(tmp_path / "out", *arguments)) == 2
+    printed = capsys.readouterr()
+    assert "1 cells are missing; broken 0: there is no folder nowhere" in printed.err
+    assert re.search(r"broken +0 of 1 .*\nstandard +1 ", printed.out)
+
+
+def test_what_fails_everywhere_is_given_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--methods", "standard,uniform", "--data.root", "nowhere", "--data.name", "folder"]
+    assert main(compare(tmp_path / "out", *arguments)) == 2
+    printed = capsys.readouterr()
+    assert printed.err.count("failed: there is no folder nowhere") == 2
+    assert "6 cells are missing; standard 0, uniform 0: there is no folder" in printed.err
+
+
+def test_it_goes_on_after_ctrl_c_and_after_a_kill(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = [*compare(out, "--methods", "standard", "--seeds", "2", "--jobs", "2"), "--epochs", "40"]
+
+    def interrupted(number: signal.Signals, epochs: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "madao", *arguments]
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        while process.poll() is None and reached(out) < epochs:
+            time.sleep(0.02)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(command, process.returncode, stderr=errors)
+
+    stopped = interrupted(signal.SIGINT, 2)
+    assert stopped.returncode == 130, stopped.stderr
+    assert stopped.stderr.strip() == "madao: stopped, checkpoints are written; run the same command to go on"
+    first = reached(out)
+    assert 2 <= first < 40
+    killed = interrupted(signal.SIGKILL, first + 2)
+    assert killed.returncode == -signal.SIGKILL
+    # The cells end by themselves once nobody waits for them, and the next command waits for that.
+    assert main(arguments) == 0
+    for seed in ("0", "1"):
+        rows = (out / "standard" / seed / "metrics.csv").read_text().splitlines()[1:]
+        assert [int(row.split(",")[0]) for row in rows] == [*range(1, 41)]
+    (row,) = json.loads((out / "table.json").read_text())["rows"]
+    assert (row["missing"], len(row["errors"])) == ([], 2)
+
+
+def reached(out: Path) -> int:
+    """The epoch that both cells have come to."""
+    tables = [out / "standard" / seed / "metrics.csv" for seed in ("0", "1")]
+    return min(len(path.read_text().splitlines()) - 1 if path.exists() else 0 for path in tables)
+
+
+def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "typo.yaml").write_text("mine: {outer.solvr: identity}\n")
+    (tmp_path / "taken.yaml").write_text("madao: {outer.solver: identity}\n")
+    (tmp_path / "list.yaml").write_text("- a\n")
+    for arguments, message in (
+        (["--methods", "standrd"], "unknown method 'standrd'; did you mean 'standard'?"),
+        (["--methods", "a/policy.json"], "by --variants"),
+        (["--methods", ","], "--methods names none"),
+        (["--seeds", "many"], "--seeds must be how many (3) or which (0,1,7), got 'many'"),
+        (["--seeds", "0"], "--seeds must be how many"),
+        (["--seed", "3"], "use --seeds"),
+        (["--augment.method=madao"], "use --methods"),
+        (["--augment.magnitude", "0.2"], "--search.trials 0"),
+        (["--devices", "2"], "one device"),
+        (["--jobs", "0"], "--jobs must be at least 1"),
+        (["--search.trials", "-1"], "--search.trials must be at least 0"),
+        (["--lr", "1"], "did you mean '--optimizer.lr'?"),
+        (["--variants", str(tmp_path / "none.yaml")], "there is no such file"),
+        (["--variants", str(tmp_path / "typo.yaml")], "variant mine: unknown option '--outer.solvr'; did you mean"),
+        (["--variants", str(tmp_path / "taken.yaml")], "'madao' cannot be a name"),
+        (["--variants", str(tmp_path / "list.yaml")], "expected a name and its settings"),
+    ):
+        assert message in fails(["compare", *arguments], capsys), arguments
+
+
+def test_help_shows_its_own_options_and_names_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--help"]) == 0
+    text = capsys.readouterr().out
+    for part in (
+        "--methods",
+        "--seeds",
+        "--jobs",
+        "--search.trials",
+        "Every setting of `madao train`",
+        "outer.every: 60",
+    ):
+        assert part in text
+    assert "--optimizer.lr" not in text
+
+
+def test_a_plan_is_the_recipe_with_its_methods(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("s60: {outer.every: 60}\ntheirs: {augment.method: trivialaugment, epochs: 5}\n")
+    arguments = ["--recipe", "cifar10-wrn-28-2", "--variants", str(tmp_path / "mine.yaml"), "--seeds", "4,2"]
+    plan = read_plan(arguments)
+    assert [*plan.methods] == ["standard", "uniform", "randaugment", "madao", "s60", "theirs"]
+    assert plan.folder == Path("runs/compare-cifar10-wrn-28-2")
+    assert plan.seeds == [4, 2]
+    assert plan.methods["s60"].outer.every == 60
+    assert plan.methods["s60"].augment.method == "madao"
+    assert plan.methods["madao"].outer.every == 30
+    assert (plan.methods["theirs"].augment.method, plan.methods["theirs"].epochs) == ("trivialaugment", 5)
+    cell = plan.cell("randaugment", 4, 0.25)
+    assert (cell.augment.magnitude, cell.seed, cell.resume) == (0.25, 4, True)
+    assert cell.out == str(plan.folder / "randaugment" / "0.25" / "4")

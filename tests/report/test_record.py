@@ -1,0 +1,93 @@
+"""What is published of a table: small, whole, and nothing of the machine."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from madao.report.record import LARGEST, record, settings, without_paths
+from madao.report.table import cell_path, read_cells
+from madao.training.config import DataConfig, OuterConfig
+from tests.report.runs import write_run
+
+
+def recorded(folder: Path) -> tuple[str, dict[str, Any]]:
+    cells = read_cells(folder)
+    text = record(cells, {"command": "madao compare"}, {})
+    return text, json.loads(text)
+
+
+def test_a_record_has_everything_and_no_path(tmp_path: Path) -> None:
+    data = DataConfig(name="digits", root=str(tmp_path / "data"))
+    for seed in (0, 1):
+        write_run(cell_path(tmp_path, "madao", seed), "madao", seed, data=data)
+        write_run(cell_path(tmp_path, "s7", seed), "madao", seed, data=data, outer=OuterConfig(every=7, warmup=2))
+    text, found = recorded(tmp_path)
+    assert str(tmp_path) not in text
+    assert "/" not in json.dumps(found["settings"])
+    assert found["cells"].keys() == {"madao 0", "madao 1", "s7 0", "s7 1"}
+    cell = found["cells"]["s7 1"]
+    assert cell["seed"] == 1
+    assert cell["settings"] == {"outer.every": 7}
+    assert found["settings"]["epochs"] == 8
+    assert cell["curve"]["epoch"] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert cell["curve"]["validation_error"][-1] == pytest.approx(0.05, rel=0.01)
+    assert {"torch", "python", "madao", "commit", "device"} <= cell["environment"].keys()
+    assert (cell["minutes"] > 0, cell["memory_mib"] > 0) == (True, True)
+    # The whole way of the policy for the first seed, where it ended for the others.
+    assert found["cells"]["s7 0"]["policy"]["epochs"] == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    assert cell["policy"]["epochs"] == [8]
+    assert sum(cell["policy"]["selection"][0][0]) == pytest.approx(1, abs=1e-3)
+
+
+def test_a_large_table_has_fewer_points_but_the_last(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "madao" / "0", epochs=150)
+    run = read_cells(tmp_path)["madao"][0]
+    cells = {f"variant {number}": dict.fromkeys(range(3), run) for number in range(12)}
+    text = record(cells, {}, {})
+    assert len(text.encode()) <= LARGEST
+    curve = json.loads(text)["cells"]["variant 0 0"]["curve"]
+    assert curve["epoch"][-1] == 150
+    assert 10 <= len(curve["epoch"]) < 150
+    assert path.exists()
+
+
+def test_commands_are_told_without_folders() -> None:
+    words = [
+        "madao",
+        "compare",
+        "--data.root",
+        "/home/me/data/",
+        "--out=runs/a/b",
+        "--variants",
+        "x/y.yaml",
+        "--seeds",
+        "0,1",
+    ]
+    assert without_paths(words) == "madao compare --data.root data --out=b --variants y.yaml --seeds 0,1"
+
+
+def test_settings_are_those_that_count(tmp_path: Path) -> None:
+    write_run(tmp_path / "policy" / "0", "standard", 4)
+    kept = settings(read_cells(tmp_path)["policy"][0])
+    assert kept["augment.method"] == "standard"
+    assert not {"seed", "out", "data.root", "device"} & kept.keys()
+
+
+def test_a_record_grows(tmp_path: Path) -> None:
+    write_run(cell_path(tmp_path / "a", "madao", 0), "madao", 0)
+    write_run(cell_path(tmp_path / "a", "standard", 0), "standard", 0, error=0.5)
+    _, before = recorded(tmp_path / "a")
+    write_run(cell_path(tmp_path / "b", "s7", 0), "madao", 0, outer=OuterConfig(every=7, warmup=2))
+    write_run(cell_path(tmp_path / "b", "standard", 0), "standard", 0, error=0.4)
+    before = {**before, "search": {"magnitude": 0.2}}
+    after = json.loads(record(read_cells(tmp_path / "b"), {}, {"magnitude": 0.1}, before))
+    assert after["cells"].keys() == {"madao 0", "standard 0", "s7 0"}
+    assert after["cells"]["standard 0"]["test_error"] == 0.4
+    assert (after["settings"].get("outer.every"), after["settings"]["epochs"]) == (None, 8)
+    assert [after["cells"][name]["settings"]["outer.every"] for name in ("madao 0", "s7 0")] == [2, 7]
+    assert after["search"] == {"magnitude": 0.1}
+    kept = json.loads(record({}, {}, {}, before))
+    assert kept["search"] == {"magnitude": 0.2}
+    assert kept["cells"] == before["cells"]

@@ -1,0 +1,113 @@
+"""The table of methods and seeds, against scipy."""
+
+import json
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from madao.report.table import Row, Table, cell_path, headings, lines, markdown, plain, read_cells, tabulate
+from tests.report.runs import write_run
+
+ERRORS = {
+    "standard": {0: 0.051, 1: 0.048, 2: 0.050, 5: 0.9},
+    "randaugment": {0: 0.047, 1: 0.049, 2: 0.044},
+    "madao": {2: 0.043, 1: 0.046, 0: 0.047, 7: 0.1},
+}
+SEEDS = dict.fromkeys(ERRORS, (0, 1, 2))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Cells of which some are finished; RandAugment's at the magnitude that was chosen, and at another."""
+    path = tmp_path_factory.mktemp("cells")
+    for method, errors in ERRORS.items():
+        for seed, error in errors.items():
+            write_run(
+                cell_path(path, method, seed, 0.3 if method == "randaugment" else None), method, seed, 2, error=error
+            )
+    write_run(cell_path(path, "randaugment", 0, 0.9), "randaugment", 0, 2, error=0.001)
+    write_run(cell_path(path, "standard", 3), "standard", 3, 2, ended=False)
+    (path / "search.json").write_text(json.dumps({"magnitude": 0.3}))
+    return path
+
+
+def rows(table: Table) -> dict[str, Row]:
+    return {row.method: row for row in table.rows}
+
+
+def test_means_and_intervals_are_scipys(folder: Path) -> None:
+    found = rows(tabulate(read_cells(folder), SEEDS))
+    for method, errors in ERRORS.items():
+        assert found[method].errors == errors
+        expected = stats.ttest_1samp([*errors.values()], 0).confidence_interval(0.95)
+        interval = found[method].error
+        assert interval is not None
+        assert interval.half_width is not None
+        assert interval.mean - interval.half_width == pytest.approx(expected.low, rel=1e-9)
+        assert interval.mean + interval.half_width == pytest.approx(expected.high, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("method", "other"), [("madao", "standard"), ("madao", "randaugment"), ("standard", "randaugment")]
+)
+def test_differences_are_scipys_paired_ones(folder: Path, method: str, other: str) -> None:
+    difference = rows(tabulate(read_cells(folder), SEEDS))[method].differences[other]
+    common = sorted(ERRORS[method].keys() & ERRORS[other].keys())
+    pairs = [[ERRORS[name][seed] for seed in common] for name in (method, other)]
+    expected = stats.ttest_rel(*pairs).confidence_interval(0.95)
+    assert difference is not None
+    assert difference.mean is not None
+    assert difference.mean.half_width is not None
+    assert difference.mean.count == 3
+    assert difference.mean.mean - difference.mean.half_width == pytest.approx(expected.low, rel=1e-9)
+    assert difference.mean.mean + difference.mean.half_width == pytest.approx(expected.high, rel=1e-9)
+
+
+def test_one_seed_has_no_interval_and_a_method_no_difference_to_itself(folder: Path) -> None:
+    cells = {method: {0: runs[0]} for method, runs in read_cells(folder).items()}
+    found = rows(tabulate(cells, SEEDS))
+    assert found["standard"].error is not None
+    assert found["standard"].error.half_width is None
+    assert found["standard"].differences["standard"] is None
+    assert found["madao"].differences["standard"] is not None
+    assert [line[2:5] for line in lines(tabulate(cells, SEEDS))] == [
+        ["5.10", "–", "+0.40"],
+        ["4.70", "−0.40", "–"],
+        ["4.70", "−0.40", "+0.00"],
+    ]
+
+
+def test_what_is_missing_is_said(folder: Path) -> None:
+    table = tabulate(read_cells(folder), {"uniform": [0, 1], "standard": [0, 3]}, 0.3)
+    assert [(row.method, row.missing) for row in table.rows][:2] == [("uniform", [0, 1]), ("standard", [3])]
+    assert lines(table)[0] == ["uniform", "0 of 2", "–", "–", "–", "–", "–"]
+    assert lines(table)[1][1] == "4 of 5"
+    text = markdown(table)
+    assert text.startswith("| method | seeds | test error, % |")
+    assert "magnitude: 0.3" in text
+    assert plain(table)["rows"][0]["mean"] is None
+    json.dumps(plain(table), allow_nan=False)
+
+
+def test_only_the_magnitude_that_was_chosen_counts(folder: Path, tmp_path: Path) -> None:
+    assert read_cells(folder)["randaugment"].keys() == {0, 1, 2}
+    write_run(cell_path(tmp_path, "randaugment", 0, 0.9), "randaugment", 0, 2)
+    assert read_cells(tmp_path) == {}
+
+
+def test_time_and_memory(folder: Path) -> None:
+    cells = read_cells(folder, ["madao"])
+    run = cells["madao"][0]
+    row = tabulate(cells, SEEDS).rows[-1]
+    assert row.minutes == pytest.approx(sum(value or 0 for value in run.timing["seconds"]) / 60)
+    assert row.memory == max(value or 0 for name in ("memory_mib", "outer_memory_mib") for value in run.timing[name])
+
+
+def test_without_a_test_set_validation_errors_are_compared(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "standard" / "0", "standard", error=0.04)
+    result = json.loads((path / "result.json").read_text())
+    (path / "result.json").write_text(json.dumps({**result, "test_error": None}))
+    table = tabulate(read_cells(tmp_path), {"standard": [0]})
+    assert headings(table)[2] == "validation error, %"
+    assert lines(table)[0][2] == "4.00"
