@@ -120,6 +120,16 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
     assert (tmp_path / "out.json").exists()
 
 
+def test_the_input_benchmark_runs(tmp_path: Path) -> None:
+    script = ROOT / "benchmarks" / "speed" / "input.py"
+    arguments = [sys.executable, str(script), "--quick", "--workers=1", f"--output={tmp_path / 'out.json'}"]
+    result = subprocess.run(arguments, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "webdataset, decoded by workers" in result.stdout
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert [part["workers"] for part in found["epochs"]] == [1]
+
+
 def test_the_hypergradient_benchmark_runs(tmp_path: Path) -> None:
     script = ROOT / "benchmarks" / "speed" / "hypergrad.py"
     result = subprocess.run([sys.executable, str(script), "--quick"], capture_output=True, text=True, cwd=tmp_path)
