@@ -3,18 +3,21 @@
     python benchmarks/speed/input.py [--device cuda]
 
 The photographs are random pieces of scikit-learn's two, as JPEG files of quality 90. Decoders are measured in one
-thread, on bytes in memory: all of Pillow (a JPEG twice as large or more at a half, a quarter, an eighth), Pillow for
-decoding and torch for scaling, torchvision and torch, and what madao takes, the faster one of each file. Then whole
-batches as training gets them, from a folder and from shards, the disk's cache warm, starting workers included, since
-every epoch does. With a GPU: batches that workers only read and nvJPEG decodes.
+thread, by its CPU time, on bytes in memory: all of Pillow (a JPEG twice as large or more at a half, a quarter, an
+eighth), Pillow for decoding and torch for scaling, torchvision and torch, and what madao takes, the faster one of each
+file. Then whole batches as training gets them, from a folder and from shards, the disk's cache warm, starting workers
+included, since every epoch does: by the clock, so for a machine that has nothing else to do, which `load_average`
+tells. With a GPU: batches that workers only read and nvJPEG decodes.
 """
 
 import argparse
 import dataclasses
 import functools
 import io
+import os
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -146,10 +149,10 @@ def main() -> None:
     torch.set_num_threads(1)  # as in a worker
     rounds = 1 if arguments.quick else arguments.rounds
     results: dict[str, Any] = environment("torch", "torchvision", "pillow", "madao") | {"rounds": rounds}
-    results |= {"decoders": [], "epochs": []}
+    results |= {"load_average": os.getloadavg()[0], "decoders": [], "epochs": []}
     for width, height, side in PHOTOGRAPHS:
         files = photographs(width, height, 2 if arguments.quick else 24 if width < 2000 else 6)
-        found = rates(decoders(files, side), len(files), rounds)
+        found = rates(decoders(files, side), len(files), rounds, clock=time.process_time)
         print(table(f"{width} × {height} to {side}, one thread", found))
         named = {name: dataclasses.asdict(rate) for name, rate in found.items()}
         results["decoders"].append(

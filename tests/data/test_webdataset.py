@@ -130,9 +130,9 @@ def test_names_of_splits_and_classes(tmp_path: Path, files: Files) -> None:
     root = tmp_path / "shards"
     write_shard(root / "data-train-000.tar", members(files, range(6)))
     write_shard(root / "data-train-001.tar", members(files, range(6, 9)))
-    write_shard(root / "validation" / "000.tar", members(files, range(9, 15)))
-    write_shard(root / "test_0.tar", members(files, range(15, 21)))
-    (root / "classes.txt").write_text("cat\ndog\na third\n")
+    write_shard(root / "more" / "validation_000.tar", members(files, range(9, 15)))
+    write_shard(root / "test" / "0.tar", members(files, range(15, 21)))
+    (root / "classes.txt").write_text("cat\r\ndog\na third\n\n")
     found = DATASETS["webdataset"](Source(root, side=8))
     assert found.classes == ("cat", "dog", "a third")
     assert (len(found.train), found.flip) == (9, True)
@@ -143,7 +143,7 @@ def test_names_of_splits_and_classes(tmp_path: Path, files: Files) -> None:
     for text, count in (("data-train-{000..001}.tar", 9), ("data-train-{001,000}.tar", 9), ("data-train-000.tar", 6)):
         alone = DATASETS["webdataset"](Source(root / text, side=8))
         assert (len(alone.train), alone.validation, alone.classes) == (count, None, found.classes)
-    for path in (root / "validation" / "000.tar", root / "test_0.tar"):
+    for path in (root / "more" / "validation_000.tar", root / "test" / "0.tar"):
         path.unlink()
     for number in range(2):
         (root / f"data-train-00{number}.tar").rename(root / f"{number}.tar")
@@ -235,7 +235,7 @@ def test_layouts_that_are_none(tmp_path: Path, files: Files) -> None:
 
     refused(tmp_path / "none.tar", r"there is no shard .*none\.tar; expected <root>/train-000\.tar")
     refused(tmp_path / "a-{00..11}.tar", r"there is no shard .*a-00\.tar \(nor 11 more\)")
-    refused(tmp_path, "has no .tar file but no train; expected")
+    refused(tmp_path, r"has no \.tar file; expected")
     write_shard(tmp_path / "val-0.tar", members(files, range(6)))
     refused(tmp_path, "has val but no train; expected")
     write_shard(tmp_path / "train-0.tar", {})

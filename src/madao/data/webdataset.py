@@ -37,8 +37,10 @@ def webdataset(source: Source) -> Dataset:
         found[split] = images
     listed = home / "classes.txt"
     count = int(found["train"].labels.max()) + 1
-    classes = tuple(listed.read_text().split("\n")) if listed.is_file() else tuple(map(str, range(count)))
-    classes = classes[:-1] if classes[-1] == "" else classes
+    classes = tuple(map(str, range(count)))
+    if listed.is_file():
+        lines = listed.read_text(encoding="utf-8", errors="replace").splitlines()
+        classes = tuple(line.strip() for line in lines if line.strip())
     if len(classes) < 2:
         raise DataError(f"{home} has one class, {classes[0] if classes else 'none'}, two or more are needed; {_LAYOUT}")
     known = f"{listed} names {len(classes)}" if listed.is_file() else f"train has {len(classes)}"
@@ -64,8 +66,7 @@ def _shards(root: Path) -> tuple[dict[str, list[Path]], Path]:
     found: dict[str, list[Path]] = {}
     strange: list[Path] = []
     for path in sorted(itertools.chain(root.glob("*.tar"), root.glob("*/*.tar"))):
-        place = path.parent.name if path.parent != root else path.name
-        words = _WORD.findall(place.lower())
+        words = _WORD.findall(str(path.relative_to(root)).lower())
         if words:
             found.setdefault(_SPLITS[words[0]], []).append(path)
         else:
@@ -74,7 +75,7 @@ def _shards(root: Path) -> tuple[dict[str, list[Path]], Path]:
         return {"train": strange}, root
     if "train" not in found:
         have = " and ".join([*found, *(str(path.relative_to(root)) for path in strange[:1])])
-        raise DataError(f"{root} has {have or 'no .tar file'} but no train; {_LAYOUT}")
+        raise DataError(f"{root} has {f'{have} but no train' if have else 'no .tar file'}; {_LAYOUT}")
     if strange:
         raise DataError(f"{strange[0]} does not say whether it is of train, val or test; rename or remove it")
     return found, root
