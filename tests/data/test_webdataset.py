@@ -81,9 +81,12 @@ def test_a_worker_reads_by_itself(root: Path, files: Files) -> None:
     """A file that a parent opened shares its position with its children."""
     found = load(root)
     found.load([0])  # opened here, before workers are forked
+    stream = found._stream(root / "train-000.tar")
+    position = stream.tell()
     batches = Batches(found, 2, CPU, shuffle=False, workers=2)
     seen = torch.cat([images[:, 0, 0, 0] for images, _ in batches.epoch(0)])
     assert seen.tolist() == [10 * i for i in range(22)]
+    assert stream.tell() == position
     again = pickle.loads(pickle.dumps(found))  # as where processes are spawned
     assert torch.equal(again.load([12])[0], files.load([12])[0])
 

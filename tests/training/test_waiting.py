@@ -92,7 +92,8 @@ class Clock:
         clock = self
 
         class Event:
-            def record(self) -> None:
+            def record(self, stream: str) -> None:
+                assert stream == "queue"
                 self.at = max(clock.free, clock.host)
 
             def query(self) -> bool:
@@ -114,6 +115,7 @@ def test_on_a_gpu_only_what_it_stands_still_counts(
     """Steps of one second, queued in no time: loading counts as far as it takes longer than that, and at the start."""
     clock = Clock()
     monkeypatch.setattr(torch.cuda, "Event", clock.event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "queue")
     for name in ("reset_peak_memory_stats", "max_memory_reserved"):
         monkeypatch.setattr(torch.cuda, name, lambda device: 0)
     meter = Meter(torch.device("cuda"), reads=True)

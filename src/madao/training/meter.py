@@ -66,11 +66,12 @@ class Meter:
         # is still at work when the second is put in, it passes both at once; where it ran dry it passes the first and
         # stands still until the batch is there. What lies between is what the batch took of its time: standing still,
         # copying, decoding. Events are read when it has passed them, so the host never waits for it.
+        stream = torch.cuda.current_stream(self._cuda)
         while True:
             began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            began.record()
+            began.record(stream)
             batch = next(batches, None)
-            ended.record()
+            ended.record(stream)
             self._open.append((began, ended))
             while self._open and self._open[0][1].query():
                 self._close()
