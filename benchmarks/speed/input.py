@@ -159,7 +159,7 @@ def main() -> None:
             {"size": [width, height], "side": side, "rounds": rounds, "images_per_second": named}
         )
     width, height, side = PHOTOGRAPHS[0]
-    device, count = torch.device(arguments.device), 128 if arguments.quick else arguments.images
+    device, count = torch.device(arguments.device), 64 if arguments.quick else arguments.images
     with tempfile.TemporaryDirectory() as folder:
         files = photographs(width, height, 32) * (count // 32)
         write_folder(Path(folder, "folder"), files)

@@ -66,7 +66,9 @@ def test_samples_are_those_of_the_files(root: Path, files: Files) -> None:
 def test_order_resume_parts_and_splits_are_those_of_files(root: Path, files: Files, workers: int) -> None:
     found = load(root)
     _, aside = stratified(found.labels, 0.3, seed=1)
-    for images, reference in ((found, files), (found.subset(aside), files.subset(aside))):
+    part = torch.arange(1, len(aside))
+    parts = found.subset(aside).subset(part), files.subset(aside).subset(part)
+    for images, reference in ((found, files), (found.subset(aside), files.subset(aside)), parts):
         for start, (rank, world) in itertools.product((0, 2), ((0, 1), (1, 2))):
             mine, wanted = (
                 Batches(part, 3, CPU, seed=5, workers=count, rank=rank, world=world).epoch(2, start)

@@ -62,11 +62,14 @@ def test_waiting_is_measured_and_work_is_not() -> None:
             yield number
 
     seen = []
+    began = time.monotonic()
     for number in meter.awaited(source()):
         time.sleep(0.02)
         seen.append(number)
     assert seen == [0, 1, 2, 3]
-    assert meter.read()["waiting_seconds"] == pytest.approx(0.12, abs=0.04)
+    waiting = meter.read()["waiting_seconds"]
+    assert waiting is not None
+    assert 4 * 0.03 <= waiting <= time.monotonic() - began - 4 * 0.02
     meter.clear()
     assert meter.read()["waiting_seconds"] == 0
 
@@ -187,17 +190,17 @@ def test_a_fast_source_is_not_worth_a_word(tmp_path: Path, capsys: pytest.Captur
     Trainer(settings(tmp_path / "held", "standard", epochs=1), splits()).fit()
     assert "waits for images" not in capsys.readouterr().out
     read, held = (rows(tmp_path / name / "timing.csv")[0] for name in ("read", "held"))
-    assert float(read["waiting_seconds"]) < 0.1 * float(read["seconds"])
+    assert float(read["waiting_seconds"]) < 0.5 * float(read["seconds"])  # of an epoch of three steps
     assert (held["waiting_seconds"], held["model_images_per_second"]) == ("", "")
 
 
 def test_outer_steps_wait_for_images_too(tmp_path: Path) -> None:
     given = slow(0.0)
     assert isinstance(given.validation, Pixels)
-    given = dataclasses.replace(given, validation=Slow(given.validation, 0.1))
+    given = dataclasses.replace(given, validation=Slow(given.validation, 0.5))
     Trainer(settings(tmp_path / "run", epochs=2), given).fit()
     first, second = (float(row["waiting_seconds"]) for row in rows(tmp_path / "run" / "timing.csv"))
-    assert first < 0.1 <= second  # outer steps begin in the second epoch
+    assert first < 0.5 <= second  # outer steps begin in the second epoch
 
 
 def test_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,6 +215,8 @@ def test_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     everyone = starved(timing, DataConfig(workers=8), given)
     assert everyone is not None
     assert "workers" not in everyone
+    on_gpu = [str(starved(timing, DataConfig(decode=decode), given, on_gpu=True)) for decode in ("workers", "gpu")]
+    assert ["what helps: --data.decode gpu, or" in line for line in on_gpu] == [True, False]
     for waiting in (None, 0.9, 0.0):
         assert starved(timed(10.0, 1210.0, {"waiting_seconds": waiting}), DataConfig(), given) is None
     assert starved(timed(3.0, 100.0, {"waiting_seconds": 0.9}), DataConfig(), given) is None  # workers have to start
@@ -250,10 +255,9 @@ def test_who_decodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert moved.train is files
     assert notes == [skipped, "--data.decode gpu: the device is cpu, so worker processes decode the images"]
     monkeypatch.setattr(build, "why_not_on", lambda device: None)
-    for decode in ("auto", "gpu"):
-        moved, notes = on_device(given, DataConfig(decode=decode), CPU)
-        assert isinstance(moved.train, OnDevice)
-        assert isinstance(moved.validation, Pixels)
-        assert notes == [skipped]
+    moved, notes = on_device(given, DataConfig(decode="gpu"), CPU)
+    assert isinstance(moved.train, OnDevice)
+    assert isinstance(moved.validation, Pixels)
+    assert notes == [skipped]
     assert on_device(given, DataConfig(decode="workers"), CPU)[0].train is files
     assert on_device(splits(), DataConfig(decode="gpu"), CPU)[1] == []

@@ -174,7 +174,7 @@ def on_device(splits: Splits, config: DataConfig, device: torch.device) -> tuple
     if config.decode == "workers" or splits.in_memory:
         return splits.on(device), notes
     reason = why_not_on(device)
-    if reason is not None and config.decode == "gpu":
+    if reason is not None:
         notes.append(f"--data.decode gpu: {reason}, so worker processes decode the images")
     return splits.on(device, decode=reason is None), notes
 

@@ -22,8 +22,8 @@ class DataConfig:
         validation: Part of the training images set aside to choose by, where the data set has no such split.
         split_seed: Which images are set aside.
         workers: Processes that decode images. By default one a core, at most four.
-        decode: Who decodes images that are read while training: workers, gpu (JPEG files, by nvJPEG; workers only
-            read), or auto: gpu where it can.
+        decode: Who decodes images that are read while training: workers, or gpu (JPEG files, by nvJPEG, so that
+            workers only read; where it cannot, workers do).
         memory: Decoded images live on the device if they take at most so many GiB; otherwise workers read them.
         on_error: What a corrupt image does: stop, or be counted and skipped.
         planted: Of digits: rotate, translate, shear, brightness, invert or none, a shift of validation and test digits.
@@ -36,7 +36,7 @@ class DataConfig:
     validation: float = 0.1
     split_seed: int = 0
     workers: int | None = None
-    decode: Literal["auto", "workers", "gpu"] = "auto"
+    decode: Literal["workers", "gpu"] = "workers"
     memory: float = 8.0
     on_error: Literal["stop", "skip"] = "stop"
     planted: Planted = "none"

@@ -327,7 +327,7 @@ class Trainer:
         self.totals.clear()
         self._save()
         self.console.epoch(row, self.config.epochs, rate, self.policy, timing["model_images_per_second"])
-        self.console.advise(starved(timing, self.config.data, self.splits))
+        self.console.advise(starved(timing, self.config.data, self.splits, self.device.type == "cuda"))
         self._tick = (time.monotonic(), self.totals.images)
         self.meter.clear()
 

@@ -31,13 +31,14 @@ def timed(seconds: float, rate: float, cost: Mapping[str, float | None]) -> dict
     return {"seconds": seconds, "images_per_second": rate, **cost, "model_images_per_second": own}
 
 
-def starved(timing: Mapping[str, Any], config: DataConfig, splits: Splits) -> str | None:
+def starved(timing: Mapping[str, Any], config: DataConfig, splits: Splits, on_gpu: bool = False) -> str | None:
     """What to say of an epoch whose images came too late, if they did.
 
     Args:
         timing: The epoch's row of timing.csv.
         config: Where images come from.
         splits: The images.
+        on_gpu: Whether the model is on a GPU, which might decode them.
     """
     own, rate, waiting = (timing[name] for name in ("model_images_per_second", "images_per_second", "waiting_seconds"))
     if own is None or waiting < max(_SHARE * timing["seconds"], _SECONDS):
@@ -47,6 +48,8 @@ def starved(timing: Mapping[str, Any], config: DataConfig, splits: Splits) -> st
     remedies = ["a smaller --data.size"]
     if config.processes < (os.cpu_count() or 1):
         remedies.insert(0, f"more --data.workers than {config.processes}")
+    if on_gpu and config.decode == "workers":
+        remedies.insert(0, "--data.decode gpu")
     if gib <= _GIB:
         remedies.append(f"--data.memory {max(gib, 0.1) + 0.05:.1f} to keep them decoded")
     return (
