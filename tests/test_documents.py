@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +86,20 @@ def test_commands_run(document: Path, tmp_path: Path, monkeypatch: pytest.Monkey
         (tmp_path / "photos" / colour).mkdir(parents=True)
         for number in range(6):
             Image.new("RGB", (50, 40 + label), colour).save(f"photos/{colour}/{number}.png")
+    with tarfile.open(tmp_path / "shards-train.tar", "w") as shard:
+        for number, path in enumerate(sorted((tmp_path / "photos").rglob("*.png"))):
+            (tmp_path / "label").write_text(str(number % 2))
+            shard.add(path, f"{number}.png")
+            shard.add(tmp_path / "label", f"{number}.cls")
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards-train.tar").rename(tmp_path / "shards" / "train-000.tar")
     madao.Policy().spec().save("policy.json")
     if "runs/digits-small-cnn-madao-0" in document.read_text():
         assert main(["train", *QUICK["train"]]) == 0
     for command in commands(document):
         verb, *arguments = shlex.split(command)[1:]
         quick = [] if "--resume" in arguments else QUICK.get(verb, [])
-        if "photos/" in arguments and verb == "train":
+        if verb == "train" and not {"photos/", "shards/"}.isdisjoint(arguments):
             quick = [*quick, "--data.size", "32"]
         assert main([verb, *arguments, *quick]) == 0, command
 
@@ -123,6 +131,16 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert "224 px" in result.stdout
     assert (tmp_path / "out.json").exists()
+
+
+def test_the_input_benchmark_runs(tmp_path: Path) -> None:
+    script = ROOT / "benchmarks" / "speed" / "input.py"
+    arguments = [sys.executable, str(script), "--quick", "--workers=1", f"--output={tmp_path / 'out.json'}"]
+    result = subprocess.run(arguments, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "webdataset, decoded by workers" in result.stdout
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert [part["workers"] for part in found["epochs"]] == [1]
 
 
 def test_the_hypergradient_benchmark_runs(tmp_path: Path) -> None:

@@ -38,21 +38,28 @@ class Rate:
         return cls(median, low, high)
 
 
-def rates(contenders: Mapping[str, Callable[[], Any]], items: int, rounds: int, device: str = "cpu") -> dict[str, Rate]:
+def rates(
+    contenders: Mapping[str, Callable[[], Any]],
+    items: int,
+    rounds: int,
+    device: str = "cpu",
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Rate]:
     """Time contenders in turn over `rounds`, after two that do not count.
 
-    On a GPU, where a call may take microseconds, a round is as many calls as fill 50 ms, one behind the other.
+    On a GPU, where a call may take microseconds, a round is as many calls as fill 50 ms, one behind the other. With
+    `time.process_time` as the clock of work of one thread, what else the machine does counts less.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     calls = dict.fromkeys(contenders, 1)
     for number in range(rounds + 2):
         for name, work in contenders.items():
             _synchronise(device)
-            start = time.perf_counter()
+            start = clock()
             for _ in range(calls[name]):
                 work()
             _synchronise(device)
-            each = (time.perf_counter() - start) / calls[name]
+            each = (clock() - start) / calls[name]
             if number > 1:
                 seconds[name].append(each)
             elif number == 1 and device != "cpu":

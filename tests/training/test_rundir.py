@@ -374,4 +374,4 @@ def test_a_table_of_an_older_version_gets_the_columns_of_this_one(run: RunDirect
     run.rewind(1)
     run.append_rows("timing.csv", [{"epoch": 2, "step": 20, "seconds": 1.0, "outer_seconds": 0.25}])
     lines = (run.path / "timing.csv").read_text().splitlines()
-    assert lines[1:] == ["1,10,1.5,1000.0,,,", "2,20,1.0,,0.25,,"]
+    assert lines[1:] == ["1,10,1.5,1000.0,,,,,", "2,20,1.0,,0.25,,,,"]

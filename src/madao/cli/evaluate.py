@@ -9,7 +9,7 @@ from madao.cli.parser import call
 from madao.data import Batches, DataError
 from madao.models import ModelError
 from madao.training import checkpoint
-from madao.training.build import build_model, build_standard, load_splits, pick_device
+from madao.training.build import build_model, build_standard, load_splits, on_device, pick_device
 from madao.training.config import from_plain
 from madao.training.errors import UserError
 from madao.training.evaluate import evaluate as score
@@ -54,7 +54,7 @@ def evaluate(
     state = checkpoint.read(directory.best) if weights == "best" else directory.checkpoints.load()
     if state is None:
         raise UserError(f"{run} has no checkpoint yet")
-    splits = load_splits(data)
+    splits, _ = on_device(load_splits(data), data, where)  # decoded by whom the run had them decoded
     trained = len(state["classes"])
     if len(splits.classes) > trained:
         raise UserError(f"the data has {len(splits.classes)} classes, the model of {run} was trained on {trained}")

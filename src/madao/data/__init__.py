@@ -2,10 +2,13 @@
 
 from madao.data.batches import Batches
 from madao.data.dataset import Dataset, Source
+from madao.data.encoded import Encoded
 from madao.data.errors import DataError
 from madao.data.files import Files
 from madao.data.images import Images, Pixels
 from madao.data.named import DATASETS
+from madao.data.ondevice import OnDevice
+from madao.data.shards import Shards
 from madao.data.split import check_classes, stratified
 from madao.data.statistics import mean_and_std
 
@@ -14,9 +17,12 @@ __all__ = [
     "Batches",
     "DataError",
     "Dataset",
+    "Encoded",
     "Files",
     "Images",
+    "OnDevice",
     "Pixels",
+    "Shards",
     "Source",
     "check_classes",
     "mean_and_std",

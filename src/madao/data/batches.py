@@ -10,6 +10,7 @@ from torch import Tensor
 from madao.data.errors import DataError
 from madao.data.images import Images, Pixels
 from madao.data.loading import load_batches
+from madao.data.ondevice import OnDevice
 
 
 class Batches:
@@ -100,11 +101,7 @@ class Batches:
     def _load(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         # The loader runs ahead of what is handed out; the second copy of the indices waits for its images.
         ahead, behind = itertools.tee(batches)
-        lists = (indices.tolist() for indices in ahead)
-        pin_memory = self.device.type == "cuda"
-        for indices, (images, positions) in zip(
-            behind, load_batches(self.images, lists, self.workers, pin_memory), strict=True
-        ):
+        for indices, (images, positions) in zip(behind, self._decode(ahead), strict=True):
             self.skipped.update(set(indices.tolist()) - set(indices[positions].tolist()))
             if positions:
                 labels = self.images.labels[indices[positions]]
@@ -112,3 +109,9 @@ class Batches:
             # Not a few bad files: a disk that went away would otherwise pass in silence.
             elif len(indices) > 1 or (self.world > 1 and self.drop_last):
                 raise DataError(f"none of the {len(indices)} images of a batch could be read; is their disk there?")
+
+    def _decode(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, list[int]]]:
+        lists = (indices.tolist() for indices in batches)
+        if isinstance(self.images, OnDevice):
+            return map(self.images.unpack, load_batches(self.images.pack, lists, self.workers))
+        return load_batches(self.images.load, lists, self.workers, pin_memory=self.device.type == "cuda")

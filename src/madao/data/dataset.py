@@ -3,8 +3,8 @@
 import dataclasses
 from pathlib import Path
 
+from madao.data.encoded import OnError
 from madao.data.errors import DataError
-from madao.data.files import OnError
 from madao.data.images import Images
 
 

@@ -10,7 +10,7 @@ from madao.data.errors import DataError
 from madao.data.files import Files
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm")
-_VALIDATION = ("val", "valid", "validation")
+VALIDATION = ("val", "valid", "validation")
 _LAYOUT = "expected <root>/<class>/<images>, or <root>/train/<class>/<images> and the same under val and test"
 
 
@@ -21,11 +21,11 @@ def folder(source: Source) -> Dataset:
         raise DataError(f"there is no folder {root}; --data.root names the folder that holds the images")
     names = [path.name for path in _folders(root)]
     if "train" not in names:
-        if names and set(names) <= {*_VALIDATION, "test"}:
+        if names and set(names) <= {*VALIDATION, "test"}:
             raise DataError(f"{root} has {' and '.join(names)} but no train; {_LAYOUT}")
         classes = _classes(root)
         return Dataset("folder", classes, _files(root, classes, source), validation=None, test=None, flip=True)
-    validations = [name for name in _VALIDATION if name in names]
+    validations = [name for name in VALIDATION if name in names]
     if len(validations) > 1:
         raise DataError(f"{root} has {' and '.join(validations)}, which mean the same; keep one")
     classes = _classes(root / "train")
@@ -47,6 +47,8 @@ def _classes(root: Path) -> tuple[str, ...]:
     classes = tuple(path.name for path in _folders(root))
     if not classes:
         found = "images but no class folder" if _images(root) else "no class folder"
+        if any(root.glob("*.tar")):
+            found = "no class folder but .tar files, which --data.name webdataset reads"
         raise DataError(f"{root} has {found}; {_LAYOUT}")
     if len(classes) == 1:
         raise DataError(f"{root} has one class, {classes[0]}, two or more are needed; {_LAYOUT}")

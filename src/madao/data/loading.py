@@ -1,45 +1,43 @@
 """Reading batches of images in worker processes."""
 
 import signal
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from madao.data.errors import DataError
-from madao.data.images import Images
 
-Loaded = tuple[Tensor, list[int]]
+Loaded = TypeVar("Loaded")
 
 
-class _Batchwise(Dataset[Loaded | DataError]):
+class _Batchwise(Dataset[Any], Generic[Loaded]):
     """Whole batches, for a DataLoader that is to make none of its own."""
 
-    def __init__(self, images: Images) -> None:
-        self.images = images
+    def __init__(self, load: Callable[[list[int]], Loaded]) -> None:
+        self.load = load
 
     def __getitem__(self, indices: list[int]) -> Loaded | DataError:
         try:
-            return self.images.load(indices)
+            return self.load(indices)
         except DataError as error:
             return error  # as a value: raised here, its one line would reach the caller inside a traceback's text
 
 
 def load_batches(
-    images: Images, batches: Iterable[list[int]], workers: int = 0, pin_memory: bool = False
+    load: Callable[[list[int]], Loaded], batches: Iterable[list[int]], workers: int = 0, pin_memory: bool = False
 ) -> Iterator[Loaded]:
-    """`images.load` of one list of indices after another, ahead of time where there are workers.
+    """`load` of one list of indices after another, ahead of time where there are workers.
 
     Args:
-        images: What to read.
+        load: What reads a batch, `images.load` say.
         batches: The indices of each batch. May be endless.
         workers: How many processes read; 0: this one.
         pin_memory: Whether the result lies in page-locked memory, from which a GPU copies faster.
     """
     loader = DataLoader(
-        _Batchwise(images),
+        _Batchwise(load),
         sampler=batches,
         batch_size=None,
         num_workers=workers,

@@ -16,6 +16,7 @@ from madao.data.public import (
     stanford_cars,
     svhn,
 )
+from madao.data.webdataset import webdataset
 
 DATASETS: dict[str, Callable[[Source], Dataset]] = {
     "cifar10": cifar10,
@@ -27,6 +28,7 @@ DATASETS: dict[str, Callable[[Source], Dataset]] = {
     "fgvc-aircraft": fgvc_aircraft,
     "stanford-cars": stanford_cars,
     "folder": folder,
+    "webdataset": webdataset,
     "npz": npz,
     "digits": digits,
 }

@@ -23,7 +23,7 @@ def mean_and_std(images: Images, most: int = 10_000, workers: int = 0) -> tuple[
     batches = [batch.tolist() for batch in indices.split(256)] if count else []
     # Pixels take 256 values: how often each comes says all, in whole numbers, so batches leave no trace.
     histogram = torch.zeros(images.shape[0], 256, dtype=torch.int64)
-    for batch, _ in load_batches(images, batches, workers):
+    for batch, _ in load_batches(images.load, batches, workers):
         for channel, row in enumerate(histogram):
             row += torch.bincount(batch[:, channel].flatten(), minlength=256)
     if not histogram.any():

@@ -194,12 +194,16 @@ def cost_charts(run: Run) -> list[Chart]:
     series = [Series("training", epochs, inner, 0)]
     if any(outer):
         series.append(Series("learning the policy", epochs, outer, 1))
+    waiting = timing.get("waiting_seconds", [])
+    if any(waiting):
+        series.append(Series("waiting for images", epochs, waiting, 2))
     charts = [
         Chart(
             "time",
             "Time",
             "Seconds an epoch: steps of the weights, and outer steps of the policy. Evaluation is not counted. The "
-            "second line over the first is what learning the policy costs.",
+            "second line over the first is what learning the policy costs. Waiting for images, "
+            "where they are read while training, is part of both.",
             [Panel(series)],
             y_label="seconds",
         )

@@ -26,6 +26,7 @@ _FREE = {
     "checkpoint_minutes",
     "data.root",
     "data.workers",
+    "data.decode",
     "data.memory",
     "speed.kernels",
     "speed.graph",

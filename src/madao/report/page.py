@@ -222,7 +222,20 @@ def _cost(run: Run) -> str:
     if outer:
         ratio = seconds / max(seconds - outer, 1e-9)
         text += f", {_duration(outer)} of it for the policy: {ratio:.2f} × the time of the steps alone"
-    return f"<p>{_e(text)}.</p>"
+    return f"<p>{_e(text)}.</p>{_waiting(run, seconds)}"
+
+
+def _waiting(run: Run, seconds: float) -> str:
+    waited = sum(value or 0.0 for value in run.timing.get("waiting_seconds", ()))
+    share = waited / max(seconds, 1e-9)
+    rate, own = (_last(run.timing.get(name, ())) for name in ("images_per_second", "model_images_per_second"))
+    if share < 0.1 or rate is None or own is None:
+        return ""
+    text = (
+        f"The model waited for its images {100 * share:.0f} % of the time: in the last epoch {rate:,.0f} images/s of "
+        f"{own:,.0f} it could have taken. More --data.workers, a smaller --data.size, or --data.memory would help."
+    )
+    return _warning([text])
 
 
 def _settings(run: Run) -> str:

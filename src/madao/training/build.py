@@ -10,14 +10,16 @@ from madao.data import (
     DATASETS,
     DataError,
     Dataset,
-    Files,
+    Encoded,
     Images,
+    OnDevice,
     Pixels,
     Source,
     check_classes,
     mean_and_std,
     stratified,
 )
+from madao.data.decoding import why_not_on
 from madao.models import UnknownModel, build, known
 from madao.ops.checks import nearest
 from madao.policy import AugmentationPolicy, Policy, RandAugment, Standard, Uniform, load_policy
@@ -73,14 +75,26 @@ class Splits:
             "std": list(self.std),
         }
 
-    def on(self, device: torch.device) -> "Splits":
-        """With what is in memory on a device, once, however many batches are made of it."""
+    def on(self, device: torch.device, decode: bool = False) -> "Splits":
+        """With what is in memory on a device, once, however many batches are made of it.
+
+        Args:
+            device: Where training runs.
+            decode: Whether it decodes what is not in memory.
+        """
 
         def moved(images: Images) -> Images:
-            return images.on(device) if isinstance(images, Pixels) else images
+            if isinstance(images, Pixels):
+                return images.on(device)
+            return OnDevice(images, device) if decode and isinstance(images, Encoded) else images
 
         test = None if self.test is None else moved(self.test)
         return dataclasses.replace(self, train=moved(self.train), validation=moved(self.validation), test=test)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether no training image has to be decoded any more."""
+        return isinstance(self.train, Pixels)
 
     @property
     def channels(self) -> int:
@@ -90,12 +104,13 @@ class Splits:
 
 def load_dataset(config: DataConfig) -> Dataset:
     """The data set a configuration names."""
-    name = config.name or ("digits" if config.root is None else "npz" if config.root.endswith(".npz") else "folder")
+    ending = None if config.root is None else config.root.rpartition(".")[2]
+    name = config.name or ("digits" if ending is None else {"npz": "npz", "tar": "webdataset"}.get(ending, "folder"))
     if name not in DATASETS:
         raise UserError(f"unknown data set {nearest(name, DATASETS)}")
     if config.planted != "none" and name != "digits":
         raise UserError(f"--data.planted belongs to the data set digits, got {name}")
-    if config.root is None and name in ("folder", "npz"):
+    if config.root is None and name in ("folder", "npz", "webdataset"):
         raise UserError(f"the data set {name} needs --data.root")
     side = None if config.size is None else config.size if name in _OWN_SIZE else round(config.size * _CANVAS)
     try:
@@ -117,7 +132,7 @@ def load_splits(config: DataConfig) -> Splits:
             _in_memory(images, config) for images in (train, validation)
         )
         test, lost_test = (None, 0) if dataset.test is None else _in_memory(dataset.test, config)
-        mean, std = mean_and_std(train, workers=config.processes if isinstance(train, Files) else 0)
+        mean, std = mean_and_std(train, workers=config.processes if isinstance(train, Encoded) else 0)
     except DataError as error:
         raise UserError(str(error)) from None
     stored = min(train.shape[1:])
@@ -147,10 +162,21 @@ def _set_aside(dataset: Dataset, config: DataConfig) -> tuple[Images, Images, Te
 def _in_memory(images: Images, config: DataConfig) -> tuple[Images, int]:
     """The images decoded, if they fit; and how many could not be."""
     channels, height, width = images.shape
-    if not isinstance(images, Files) or len(images) * channels * height * width > config.memory * 2**30:
+    if not isinstance(images, Encoded) or len(images) * channels * height * width > config.memory * 2**30:
         return images, 0
     decoded, lost = images.decode_all(config.processes)
     return decoded, len(lost)
+
+
+def on_device(splits: Splits, config: DataConfig, device: torch.device) -> tuple[Splits, list[str]]:
+    """The images where they are trained on, and what there is to say about it."""
+    notes = [f"{splits.skipped} images could not be read and were skipped"] if splits.skipped else []
+    if config.decode == "workers" or splits.in_memory:
+        return splits.on(device), notes
+    reason = why_not_on(device)
+    if reason is not None:
+        notes.append(f"--data.decode gpu: {reason}, so worker processes decode the images")
+    return splits.on(device, decode=reason is None), notes
 
 
 def build_model(config: ModelConfig, splits: Splits) -> nn.Module:

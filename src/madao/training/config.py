@@ -14,14 +14,16 @@ class DataConfig:
     """Where images come from.
 
     Args:
-        name: digits, folder, npz, cifar10, cifar100, svhn, imagenet, flowers102, oxford-pets, fgvc-aircraft or
-            stanford-cars. By default folder where a root is given, digits otherwise.
-        root: The folder that holds the data set, or the .npz file.
+        name: digits, folder, webdataset, npz, cifar10, cifar100, svhn, imagenet, flowers102, oxford-pets, fgvc-aircraft
+            or stanford-cars. By default folder where a root is given, digits otherwise.
+        root: The folder that holds the data set, the .npz file, or shards as in 'train-{000..146}.tar'.
         download: Fetch the data set if it is not there.
         size: Side of what the model sees. By default the data set's own; 224 for files.
         validation: Part of the training images set aside to choose by, where the data set has no such split.
         split_seed: Which images are set aside.
         workers: Processes that decode images. By default one a core, at most four.
+        decode: Who decodes images that are read while training: workers, or gpu (JPEG files, by nvJPEG, so that
+            workers only read; where it cannot, workers do).
         memory: Decoded images live on the device if they take at most so many GiB; otherwise workers read them.
         on_error: What a corrupt image does: stop, or be counted and skipped.
         planted: Of digits: rotate, translate, shear, brightness, invert or none, a shift of validation and test digits.
@@ -34,6 +36,7 @@ class DataConfig:
     validation: float = 0.1
     split_seed: int = 0
     workers: int | None = None
+    decode: Literal["workers", "gpu"] = "workers"
     memory: float = 8.0
     on_error: Literal["stop", "skip"] = "stop"
     planted: Planted = "none"

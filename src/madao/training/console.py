@@ -24,6 +24,7 @@ class Console:
         self.title = title
         self._rich = RichConsole(file=stream or sys.stdout, highlight=False, soft_wrap=True, quiet=not speaks)
         self._progress: Progress | None = None
+        self._advised = False
         if self._rich.is_terminal and speaks:
             columns = (
                 TextColumn("{task.description}"),
@@ -52,18 +53,33 @@ class Console:
             favoured = favourite(policy)
             self._progress.update(self._task, completed=step, state=state + (f" · {favoured}" if favoured else ""))
 
-    def epoch(self, row: Mapping[str, Any], epochs: int, rate: float, policy: AugmentationPolicy | None) -> None:
-        """One line for an epoch that is over."""
+    def epoch(
+        self,
+        row: Mapping[str, Any],
+        epochs: int,
+        rate: float,
+        policy: AugmentationPolicy | None,
+        own: float | None = None,
+    ) -> None:
+        """One line for an epoch that is over; `own` is the rate of a model that need not wait for images."""
         parts = [f"epoch {row['epoch']}/{epochs}", f"loss {row['train_loss']:.3f}"]
         if row["validation_error"] is None and self._progress is None:
             return  # plain lines are for what was measured
         if row["validation_error"] is not None:
             parts.append(f"validation error {100 * row['validation_error']:.2f} %")
-        parts.append(f"{rate:,.0f} images/s")
+        parts.append(
+            f"{rate:,.0f} images/s" if own is None or own < 1.1 * rate else f"{rate:,.0f} of {own:,.0f} images/s"
+        )
         favoured = favourite(policy)
         if favoured:
             parts.append(favoured)
         self.say(f"{self.title}: " + " · ".join(parts))
+
+    def advise(self, line: str | None) -> None:
+        """A line of advice, if there is any: the first one only, of epochs that are much alike."""
+        if line is not None and not self._advised:
+            self._advised = True
+            self.say(f"{self.title}: {line}")
 
     def say(self, line: str) -> None:
         """A line of text, above the bar where there is one."""

@@ -1,12 +1,16 @@
-"""What learning the policy costs beside training: time and peak memory of outer steps and of the rest."""
+"""What an epoch costs: time and peak memory of outer steps and of the rest, and how long the model waits for images."""
 
+import collections
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 
 _MIB = 2**20
+
+Batch = TypeVar("Batch")
 
 
 class Meter:
@@ -16,10 +20,14 @@ class Meter:
         device: Where training runs. On a GPU the memory is what torch holds there, that of CUDA graphs included, which
             never shrinks: what it was before the first outer step is what training takes by itself. On the CPU it is
             the most the whole process ever took, which cannot be told apart by step.
+        reads: Whether images are read while training, so that it may have to wait for them.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, reads: bool = False) -> None:
         self._cuda = device if device.type == "cuda" else None
+        self._reads = reads
+        self._waiting = 0.0
+        self._open: collections.deque[tuple[torch.cuda.Event, torch.cuda.Event]] = collections.deque()
         self._outer_seconds = 0.0
         self._inner_peak = self._outer_peak = 0
         self.clear()  # what came before does not count
@@ -37,18 +45,61 @@ class Meter:
         self._outer_seconds += self._now() - started
         self._outer_peak = self._peak()
 
+    def awaited(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The same batches; the time in which the device has nothing to do but wait for them is taken."""
+        if not self._reads:
+            return batches
+        return self._awaited_on_cuda(batches) if self._cuda is not None else self._awaited(batches)
+
+    def _awaited(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        while True:
+            began = time.monotonic()
+            batch = next(batches, None)
+            self._waiting += time.monotonic() - began
+            if batch is None:
+                return
+            yield batch
+
+    def _awaited_on_cuda(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        # The host runs ahead: while it waits for a batch the GPU may still be at work on the step before, and nothing
+        # is lost. So the GPU's own clock is read, by two events in its queue, before and after the host asks. Where it
+        # is still at work when the second is put in, it passes both at once; where it ran dry it passes the first and
+        # stands still until the batch is there. What lies between is what the batch took of its time: standing still,
+        # copying, decoding. Events are read when it has passed them, so the host never waits for it.
+        stream = torch.cuda.current_stream(self._cuda)
+        while True:
+            began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            began.record(stream)
+            batch = next(batches, None)
+            ended.record(stream)
+            self._open.append((began, ended))
+            while self._open and self._open[0][1].query():
+                self._close()
+            if batch is None:
+                return
+            yield batch
+
+    def _close(self) -> None:
+        began, ended = self._open.popleft()
+        self._waiting += began.elapsed_time(ended) / 1000
+
     def read(self) -> dict[str, float | None]:
-        """Seconds in outer steps, and the peak memory in MiB without and within them; None where not known."""
+        """Seconds in outer steps, peak memory in MiB without and within them, seconds of waiting; None: not known."""
+        while self._open:
+            self._open[0][1].synchronize()
+            self._close()
         inner = self._inner_peak if self._outer_peak else self._peak()
         return {
             "outer_seconds": self._outer_seconds,
             "memory_mib": inner / _MIB if self._cuda is not None else _process_mib(),
             "outer_memory_mib": self._outer_peak / _MIB if self._outer_peak else None,
+            "waiting_seconds": self._waiting if self._reads else None,
         }
 
     def clear(self) -> None:
         """Begin an epoch."""
-        self._outer_seconds = 0.0
+        self._outer_seconds = self._waiting = 0.0
+        self._open.clear()
         if self._cuda is not None:
             torch.cuda.reset_peak_memory_stats(self._cuda)
 

@@ -51,6 +51,7 @@ class PolicyLearning:
         splits: The images.
         train_batches: The order of the training images.
         autocast: Half-precision dtype of the forward passes, if any.
+        awaited: What watches how long outer steps wait for their images.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class PolicyLearning:
         splits: Splits,
         train_batches: Batches,
         autocast: torch.dtype | None = None,
+        awaited: Callable[[Iterator[Any]], Iterator[Any]] = iter,
     ) -> None:
         settings = config.outer
         self.settings, self.standard = settings, standard
@@ -118,6 +120,7 @@ class PolicyLearning:
                     f"outer steps of {taken.batch_size} images cannot be shared by {self.ranks.world} processes; lower "
                     "--devices, or raise --outer.batch_size and --outer.train_batch_size"
                 )
+        self._awaited = awaited
         self._streams: tuple[Iterator[Any], Iterator[Any] | None] | None = None
         self.last: OuterStep | None = None
         self.record: list[dict[str, Any]] = []  # of outer steps that are not in the run directory yet
@@ -193,8 +196,8 @@ class PolicyLearning:
         """Where the images of outer steps come from, at the place where a run left off."""
         if self._streams is None:
             done = self.outer.updates + self.outer.skipped
-            train = None if self._train is None else self._train.stream(done)
-            self._streams = self._validation.stream(done), train
+            train = None if self._train is None else self._awaited(self._train.stream(done))
+            self._streams = self._awaited(self._validation.stream(done)), train
         return self._streams
 
 

@@ -31,14 +31,15 @@ METRICS = (
     "outer_updates",
     "outer_skipped",
 )
-TIMING = ("epoch", "step", "seconds", "images_per_second", "outer_seconds", "memory_mib", "outer_memory_mib")
+_WAITING = ("waiting_seconds", "model_images_per_second")
+TIMING = ("epoch", "step", "seconds", "images_per_second", "outer_seconds", "memory_mib", "outer_memory_mib", *_WAITING)
 _SIGNALS = ("signal_selection", "signal_application", "signal_magnitude")
 _NUMBERS = ("outer_loss", "v_norm", "q_norm", "residual", "grad_norm", "products")
 OUTER = ("epoch", "step", *_NUMBERS, *_SIGNALS, "status", "applied")
 _TABLES = {"metrics.csv": METRICS, "timing.csv": TIMING, "outer.csv": OUTER}
 
 # What may differ when a run is resumed: where and how it runs, not what it computes.
-FREE = {"out", "resume", "device", "tensorboard", "checkpoint_minutes", "data.root", "data.workers"}
+FREE = {"out", "resume", "device", "tensorboard", "checkpoint_minutes", "data.root", "data.workers", "data.decode"}
 FREE |= {"speed.kernels", "speed.graph", "speed.compile", "devices", "num_nodes"}
 # Corrupt images that are skipped leave another order where all are decoded at once, so that there data.memory counts.
 LOCK = "lock"

@@ -21,13 +21,14 @@ from madao.training.build import (
     build_policy,
     build_standard,
     load_splits,
+    on_device,
     pick_device,
 )
 from madao.training.config import TrainConfig
 from madao.training.console import Console
 from madao.training.drawing import part_of
 from madao.training.ema import WeightAverage
-from madao.training.errors import SharedError, UserError, out_of_memory
+from madao.training.errors import SharedError, UserError, less_memory, out_of_memory
 from madao.training.evaluate import Score, evaluate
 from madao.training.events import Events
 from madao.training.graph import SharedMemory
@@ -44,6 +45,7 @@ from madao.training.rundir import RunDirectory
 from madao.training.schedule import learning_rate
 from madao.training.state import restore, snapshot
 from madao.training.totals import Totals
+from madao.training.waiting import starved, timed
 
 _WORTH_COMPILING = 10_000
 """Steps of a run from which on compiling takes less time than it saves, at 4 ms a step."""
@@ -72,7 +74,7 @@ class Trainer:
             by_the_first(self.ranks, lambda: RunDirectory(Path(str(config.out))).check(config))
         if splits is None:
             splits = by_the_first(self.ranks, lambda: load_splits(config.data), again=True)
-        self.splits = splits.on(self.device)
+        self.splits, self._notes = on_device(splits, config.data, self.device)
         self.directory = RunDirectory(run_directory(config, self.splits), self.ranks.first)
         torch.manual_seed(config.seed)
         self.network = build_model(config.model, self.splits)
@@ -93,6 +95,7 @@ class Trainer:
         )
         # Where a graph can read it.
         self._rate_on_device = torch.zeros((), device=self.device) if self.device.type == "cuda" else None
+        self.meter = Meter(self.device, reads=not self.splits.in_memory)
         self.model, stepper = self.fabric.setup(self.network, self.optimizer)
         self.policy = build_policy(config.augment, config.seed)
         if self.policy is not None:
@@ -124,13 +127,14 @@ class Trainer:
                 self.splits,
                 self.train_batches,
                 self.autocast,
+                self.meter.awaited,
             )
             if isinstance(self.policy, Policy)
             else None
         )
         self.inner = self._inner_step(stepper)
         self.epoch = self.step = 0
-        self.totals, self.meter = Totals(self.device, self.ranks), Meter(self.device)
+        self.totals = Totals(self.device, self.ranks)
         self.best: tuple[float, int] | None = None
         self.validation_error = 1.0
         self.title = title or self.directory.path.name
@@ -208,21 +212,14 @@ class Trainer:
             raise UserError(str(error)) from None
         except RuntimeError as error:
             if out_of_memory(error):
-                raise UserError(f"out of memory at step {self.step + 1}; {self._less_memory()}") from None
+                outer = self.learning.largest_pass if self.learning is not None and self.learning.at_work else None
+                remedy = less_memory(config.batch_size, config.accumulate, outer)
+                raise UserError(f"out of memory at step {self.step + 1}; {remedy}") from None
             raise
         finally:
             self.console.stop()
             if self.events is not None:
                 self.events.close()
-
-    def _less_memory(self) -> str:
-        """What to do where there is not enough memory."""
-        if self.learning is not None and self.learning.at_work:
-            size = self.learning.largest_pass // 2
-            return f"the policy's step did not fit, try --outer.microbatch {max(size, 1)}"
-        size, parts = self.config.batch_size, 2 * self.config.accumulate
-        smaller = f"try --batch_size {max(size // 2, 1)}"
-        return smaller if size % parts else f"{smaller}, or --accumulate {parts}, which keeps the batch"
 
     def _begin(self) -> None:
         """Claim the directory, and take up what it holds."""
@@ -235,13 +232,13 @@ class Trainer:
             self.directory.write_environment(self.device)
             record_images(self.directory, self.splits, self.standard)
             record_policy(self.directory, self.policy, self.epoch, self.step)
-        if self.splits.skipped and self.ranks.first:
-            print(f"{self.title}: {self.splits.skipped} images could not be read and were skipped", flush=True)
+        for note in self._notes if self.ranks.first else ():
+            print(f"{self.title}: {note}", flush=True)
 
     def _train_epoch(self, request: StopRequest) -> None:
         self.model.train()
         start = self.step - self.epoch * self.steps_per_epoch
-        for images, labels in self.train_batches.epoch(self.epoch, start):
+        for images, labels in self.meter.awaited(self.train_batches.epoch(self.epoch, start)):
             self._train_step(images, labels)
             self.step += 1
             if self.step % _LOOK_EVERY == 0:
@@ -300,7 +297,7 @@ class Trainer:
     def _end_epoch(self) -> None:
         self.epoch += 1
         seconds, rate = time.monotonic() - self._tick[0], self._rate(time.monotonic())
-        cost = self.meter.read()
+        timing = timed(seconds, rate, self.meter.read())
         due = self.epoch % self.config.evaluate_every == 0 or self.epoch == self.config.epochs
         score = self._score(self.splits.validation) if due else None
         self.validation_error = self.validation_error if score is None else score.error
@@ -317,8 +314,7 @@ class Trainer:
             "outer_skipped": 0 if learning is None else learning.outer.skipped,
         }
         self.directory.append_rows("metrics.csv", [row])
-        timing = {"epoch": self.epoch, "step": self.step, "seconds": seconds, "images_per_second": rate, **cost}
-        self.directory.append_rows("timing.csv", [timing])
+        self.directory.append_rows("timing.csv", [{"epoch": self.epoch, "step": self.step, **timing}])
         if learning is not None and learning.record:
             self.directory.append_rows("outer.csv", [{"epoch": self.epoch, **step} for step in learning.record])
             learning.record.clear()
@@ -330,7 +326,8 @@ class Trainer:
             self.directory.keep_best(self._weights(score.error))
         self.totals.clear()
         self._save()
-        self.console.epoch(row, self.config.epochs, rate, self.policy)
+        self.console.epoch(row, self.config.epochs, rate, self.policy, timing["model_images_per_second"])
+        self.console.advise(starved(timing, self.config.data, self.splits, self.device.type == "cuda"))
         self._tick = (time.monotonic(), self.totals.images)
         self.meter.clear()
 

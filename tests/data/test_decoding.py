@@ -1,0 +1,181 @@
+"""Decoding, against Pillow at full size, torchvision's resize, and by hand."""
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+from torchvision.transforms import functional as TF
+
+from madao.data import decoding
+from madao.data.decoding import decode, plain_jpeg, why_not_on
+
+CPU = torch.device("cpu")
+
+
+def picture(image: Tensor) -> Image.Image:
+    return Image.fromarray(image.permute(1, 2, 0).numpy())
+
+
+def encoded(image: Image.Image, format: str = "JPEG", orientation: int | None = None, **options: Any) -> bytes:
+    file = io.BytesIO()
+    if orientation is not None:
+        options["exif"] = Image.Exif()
+        options["exif"][0x0112] = orientation
+    image.save(file, format, **options)
+    return file.getvalue()
+
+
+def reference(data: bytes, side: int) -> Tensor:
+    """The slow and obvious way: all of it, upright, in RGB, the middle, scaled, by Pillow alone."""
+    with Image.open(io.BytesIO(data)) as image:
+        upright = ImageOps.exif_transpose(image).convert("RGB")
+    cut = min(upright.size)
+    left, top = (upright.width - cut) // 2, (upright.height - cut) // 2
+    middle = upright.crop((left, top, left + cut, top + cut))
+    return torch.from_numpy(np.array(middle.resize((side, side), Image.Resampling.BILINEAR))).permute(2, 0, 1)
+
+
+def farthest(one: Tensor, other: Tensor) -> int:
+    return int((one.int() - other.int()).abs().max())
+
+
+@pytest.fixture
+def which(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which decoder each image went through."""
+    used: list[str] = []
+    own, draft = decoding.jpegs, Image.Image.draft
+
+    def jpegs(*arguments: Any) -> Any:
+        used.append("torchvision")
+        return own(*arguments)
+
+    def drafted(self: Image.Image, *arguments: Any) -> Any:
+        used.append("pillow")
+        return draft(self, *arguments)
+
+    monkeypatch.setattr(decoding, "jpegs", jpegs)
+    monkeypatch.setattr("PIL.JpegImagePlugin.JpegImageFile.draft", drafted)
+    monkeypatch.setattr(Image.Image, "draft", drafted)
+    return used
+
+
+@pytest.mark.parametrize("tall", [False, True])
+def test_equals_torchvisions_resize_and_centre_crop(photographs: list[Tensor], tall: bool) -> None:
+    photograph = picture(photographs[0]).resize((384, 256))  # to a side of 64 exactly a quarter, so crops agree
+    photograph = photograph.transpose(Image.Transpose.TRANSPOSE) if tall else photograph
+    expected = TF.center_crop(TF.resize(photograph, [64]), [64, 64])
+    result = decode(encoded(photograph, "PNG"), 64)
+    assert result.dtype == torch.uint8
+    # At the edge torchvision, which cuts last, looks at what it will cut off.
+    assert farthest(result[..., 1:-1, 1:-1], TF.pil_to_tensor(expected)[..., 1:-1, 1:-1]) <= 1
+
+
+@pytest.mark.parametrize("orientation", [None, *range(1, 9)])
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("format", ["JPEG", "TIFF"])
+def test_equals_pillow(photographs: list[Tensor], mode: str, orientation: int | None, format: str) -> None:
+    photograph = picture(photographs[1]).resize((300, 200)).convert(mode)
+    data = encoded(photograph, format, orientation)
+    assert farthest(decode(data, 128), reference(data, 128)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "side", "decoder"),
+    [("RGB", 128, "torchvision"), ("L", 128, "torchvision"), ("CMYK", 128, "pillow"), ("RGB", 100, "pillow")],
+)
+def test_each_image_goes_to_the_faster_decoder(
+    photographs: list[Tensor], which: list[str], mode: str, side: int, decoder: str
+) -> None:
+    decode(encoded(picture(photographs[0]).resize((300, 200)).convert(mode)), side)
+    assert which == [decoder]
+
+
+def test_without_torchvision_pillow_decodes(photographs: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone() -> None:
+        raise ImportError("cannot import name 'decode_jpeg'")
+
+    monkeypatch.setattr(decoding, "jpeg_decoder", gone)
+    data = encoded(picture(photographs[0]).resize((300, 200)), orientation=6)
+    assert farthest(decode(data, 128), reference(data, 128)) <= 1
+
+
+def test_a_large_jpeg_is_decoded_small_and_looks_the_same(
+    photographs: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = encoded(picture(photographs[0]), quality=95)
+    sizes: list[tuple[int, int]] = []
+    rgb = decoding._rgb
+
+    def watched(image: Image.Image) -> Image.Image:
+        sizes.append(image.size)
+        return rgb(image)
+
+    monkeypatch.setattr(decoding, "_rgb", watched)
+    small = decode(data, 64).float()
+    assert sizes == [(160, 107)]  # a quarter of 640 × 427, still above 64
+    assert (small - reference(data, 64).float()).abs().mean() < 4
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "I;16"])
+def test_every_mode_becomes_rgb(mode: str) -> None:
+    grey = Image.new("L", (8, 8), 255)
+    if mode == "I;16":
+        data = encoded(Image.fromarray(np.full((8, 8), 0xFF00, dtype=np.uint16)), "PNG")
+    elif mode == "P":  # transparency as bytes, about which Pillow warns
+        data = encoded(grey.convert("P"), "PNG", transparency=b"\x00" * 256)
+    elif mode == "RGBA":  # transparent, but white underneath
+        data = encoded(Image.new("RGBA", (8, 8), (255, 255, 255, 0)), "PNG")
+    else:
+        image = grey.convert("RGB" if mode == "CMYK" else "L").convert(mode)
+        data = encoded(image, "TIFF" if mode == "CMYK" else "PNG")
+    assert torch.equal(decode(data, 8), torch.full((3, 8, 8), 255, dtype=torch.uint8))
+
+
+def test_sixteen_bits_keep_their_shades() -> None:
+    sixteen = Image.fromarray(np.full((8, 8), 100 * 256 + 7, dtype=np.uint16))
+    assert decode(encoded(sixteen, "PNG"), 8).unique().tolist() == [100]
+    with pytest.raises(ValueError, match="its pixels have 32 bits, mode F; 8 or 16 were expected"):
+        decode(encoded(Image.new("F", (8, 8), 0.5), "TIFF"), 8)
+
+
+@pytest.mark.parametrize("side", [100, 128])  # by Pillow, by torchvision
+def test_damage_is_pillows_to_judge(photographs: list[Tensor], side: int) -> None:
+    data = encoded(picture(photographs[0]).resize((300, 200)))
+    for broken in (data[: len(data) // 2], b"noise" * 20, b""):
+        with pytest.raises((OSError, ValueError), match=r"truncated|its format is not known"):
+            decode(broken, side)
+
+
+def test_what_a_gpu_is_given() -> None:
+    image = Image.new("RGB", (30, 20))
+    assert plain_jpeg(encoded(image, orientation=6)) == (6, 600)
+    assert plain_jpeg(encoded(image.convert("L"))) == (1, 600)
+    assert plain_jpeg(encoded(image.convert("CMYK"))) is None
+    assert plain_jpeg(encoded(image, "PNG")) is None
+    assert plain_jpeg(encoded(image)[:-2]) is None  # cut off: nvJPEG would make up the rest
+
+
+def test_what_keeps_a_device_from_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert why_not_on(CPU) == "the device is cpu"
+
+    def refuse(files: list[Tensor], device: torch.device) -> None:
+        assert device.type == "cuda"
+        raise RuntimeError("decode_jpeg: torchvision not\ncompiled with nvJPEG support")
+
+    monkeypatch.setattr(decoding, "jpegs", refuse)
+    assert why_not_on(torch.device("cuda")) == "decode_jpeg: torchvision not compiled with nvJPEG support"
+    monkeypatch.setattr(decoding, "jpegs", lambda files, device: files)
+    assert why_not_on(torch.device("cuda")) is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_decodes_the_same(photographs: list[Tensor]) -> None:
+    gpu = torch.device("cuda")
+    assert why_not_on(gpu) is None
+    data = encoded(picture(photographs[0]).resize((300, 200)), subsampling=0)  # how colours are spread differs
+    whole = decoding.jpegs([torch.frombuffer(bytearray(data), dtype=torch.uint8)], gpu)[0]
+    assert farthest(decoding.square(whole, 128).cpu(), decode(data, 128)) <= 2
