@@ -99,6 +99,7 @@ PUBLIC = {
     "madao.training": {"OuterStep", "PolicyOptimizer"},
     "madao.export": {"TARGETS", "Target", "export"},
     "madao.ops": {"OPERATIONS", "PAPER", "Operation", "choose", "dispatch", "find", "register"},
+    "madao.tasks": {"Classification", "Draws", "Measure", "Score", "Task"},
     "madao.policy": {
         "AugmentationPolicy",
         "AutoAugment",

@@ -87,7 +87,7 @@ def fast(trainer: Trainer, case: dict[str, Any]) -> PolicyOptimizer:
     return PolicyOptimizer(
         trainer.policy,
         trainer.network,
-        trainer.loss,
+        trainer.task.losses,
         transform=trainer.standard.normalise,
         inner_mode="train",
         weight_decay=trainer.config.optimizer.weight_decay,

@@ -8,8 +8,9 @@ from typing import Any, Literal
 from madao.cli.parser import call
 from madao.data import Batches, DataError
 from madao.models import ModelError
+from madao.tasks import Score
 from madao.training import checkpoint
-from madao.training.build import build_model, build_standard, load_splits, pick_device
+from madao.training.build import build_model, build_standard, build_task, load_splits, pick_device
 from madao.training.config import from_plain
 from madao.training.errors import UserError
 from madao.training.evaluate import evaluate as score
@@ -73,10 +74,20 @@ def evaluate(
         model.load_state_dict(average["module"] if average else state["model"])
         standard = build_standard(config.augment, splits, 0)
         batches = Batches(images, batch_size, where, shuffle=False, drop_last=False, workers=data.processes)
-        found = score(model.to(where), batches.epoch(0), standard, autocast)
+        task = build_task(config, splits)
+        found = score(model.to(where), batches.epoch(0), standard, autocast, measure=task.measure())
     except (DataError, ModelError, RuntimeError) as error:
         raise UserError(" ".join(str(error).split())[:300]) from None
     print(
-        f"{split} error {100 * found.error:.2f} % ({round(found.error * found.count)} of {found.count}), "
-        f"loss {found.loss:.4f}, {weights} weights of {run} (epoch {state['epoch']})"
+        f"{split} {task.error} {100 * found.error:.2f} % {_of(found)}, loss {found.loss:.4f}, "
+        f"{weights} weights of {run} (epoch {state['epoch']})"
     )
+
+
+def _of(found: Score) -> str:
+    """What the error is the part of, and what else was measured."""
+    if "mean_class_error" in found.metrics:
+        others = f", mean per-class error {100 * found.metrics['mean_class_error']:.2f} %"
+        return f"({round(found.error * found.count)} of {found.count}){others}"
+    others = "".join(f", {name.replace('_', ' ')} {100 * value:.2f} %" for name, value in found.metrics.items())
+    return f"({found.count} images){others}"

@@ -105,8 +105,8 @@ def _run(run: Run, prefix: str, charts: dict[str, Chart]) -> str:
 
 def _head(run: Run, heading: str) -> str:
     facts = {
-        "test error": _percent(run.result.get("test_error")),
-        "validation error": _percent(_last(run.metrics.get("validation_error", ()))),
+        f"test {run.error}": _percent(run.result.get("test_error")),
+        f"validation {run.error}": _percent(_last(run.metrics.get("validation_error", ()))),
         "epochs": f"{run.epochs} of {run.setting('epochs', '?')}",
         "augmentation": run.method,
         "data": run.setting("data.name") or run.setting("data.root") or "digits",
@@ -320,9 +320,9 @@ def _p_value(value: float | None) -> str:
 
 def _outcome(run: Run) -> str:
     if isinstance(run.result.get("test_error"), float | int):
-        return f"test error {_percent(run.result['test_error'])}"
+        return f"test {run.error} {_percent(run.result['test_error'])}"
     known = _percent(_last(run.metrics.get("validation_error", ())))
-    return f"{'' if run.result else 'not ended, '}validation error {known}"
+    return f"{'' if run.result else 'not ended, '}validation {run.error} {known}"
 
 
 def _with_interval(value: Interval, signed: bool = False) -> str:

@@ -22,7 +22,8 @@ from madao.models import UnknownModel, build, known
 from madao.ops.checks import nearest
 from madao.policy import AugmentationPolicy, Policy, RandAugment, Standard, Uniform, load_policy
 from madao.policy.named import NAMED
-from madao.training.config import AugmentConfig, DataConfig, ModelConfig
+from madao.tasks import Classification, Task
+from madao.training.config import AugmentConfig, DataConfig, ModelConfig, OptimizerConfig, TrainConfig
 from madao.training.errors import UserError
 
 METHODS = ("madao", "standard", *NAMED)
@@ -162,6 +163,23 @@ def build_model(config: ModelConfig, splits: Splits) -> nn.Module:
         raise UserError(f"unknown model {nearest(name, known())}") from None
     except ValueError as error:
         raise UserError(str(error)) from None
+
+
+def build_optimizer(config: OptimizerConfig, network: nn.Module, device: torch.device) -> torch.optim.SGD:
+    """SGD on what learns of a network."""
+    return torch.optim.SGD(
+        network.parameters(),
+        lr=config.lr,
+        momentum=config.momentum,
+        nesterov=config.nesterov,
+        weight_decay=config.weight_decay,
+        fused=device.type == "cuda",
+    )
+
+
+def build_task(config: TrainConfig, splits: Splits) -> Task:
+    """What is learned."""
+    return Classification(len(splits.classes), config.optimizer.label_smoothing)
 
 
 def default_model(size: int) -> str:

@@ -52,6 +52,17 @@ class DataConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class TaskConfig:
+    """What is learned.
+
+    Args:
+        name: classification.
+    """
+
+    name: Literal["classification"] = "classification"
+
+
+@dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """What is trained.
 
@@ -252,6 +263,7 @@ class TrainConfig:
 
     Args:
         data: Where images come from.
+        task: What is learned.
         model: What is trained.
         augment: How training images are varied.
         optimizer: How weights are trained.
@@ -276,6 +288,7 @@ class TrainConfig:
     """
 
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     augment: AugmentConfig = dataclasses.field(default_factory=AugmentConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
@@ -330,7 +343,7 @@ def _fraction(name: str, value: float) -> None:
 
 def from_plain(plain: Plain) -> TrainConfig:
     """The configuration from dictionaries, lists and numbers; settings that are not there have their defaults."""
-    parts = {"data": DataConfig, "model": ModelConfig, "augment": AugmentConfig}
+    parts = {"data": DataConfig, "task": TaskConfig, "model": ModelConfig, "augment": AugmentConfig}
     parts |= {"optimizer": OptimizerConfig, "outer": OuterConfig, "speed": SpeedConfig}
     try:
         return TrainConfig(**{key: parts[key](**value) if key in parts else value for key, value in plain.items()})
