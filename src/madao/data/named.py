@@ -5,6 +5,7 @@ from collections.abc import Callable
 from madao.data.dataset import Dataset, Source
 from madao.data.digits import digits
 from madao.data.folder import folder
+from madao.data.masks import masks
 from madao.data.npz import npz
 from madao.data.public import (
     cifar10,
@@ -16,6 +17,7 @@ from madao.data.public import (
     stanford_cars,
     svhn,
 )
+from madao.data.shapes import shapes
 
 DATASETS: dict[str, Callable[[Source], Dataset]] = {
     "cifar10": cifar10,
@@ -29,4 +31,6 @@ DATASETS: dict[str, Callable[[Source], Dataset]] = {
     "folder": folder,
     "npz": npz,
     "digits": digits,
+    "masks": masks,
+    "shapes": shapes,
 }

@@ -31,7 +31,16 @@ class Score:
 
 
 class Measure(abc.ABC):
-    """One measurement: takes in batch after batch. What it keeps are sums, so that processes can add theirs up."""
+    """One measurement: takes in batch after batch. What it keeps are sums, so that processes can add theirs up.
+
+    Attributes:
+        compares: Whether it has to be shown the training images, not augmented, before any other.
+    """
+
+    compares: ClassVar[bool] = False
+
+    def compare_with(self, outputs: Tensor, targets: Tensor) -> None:  # noqa: B027 -- most compare with nothing
+        """The outputs and targets of training images, of all processes."""
 
     def targets(self, standard: Standard, targets: Tensor) -> Tensor:
         """The targets of images that were cut by `standard.centre`."""

@@ -14,8 +14,8 @@ class DataConfig:
     """Where images come from.
 
     Args:
-        name: digits, folder, npz, cifar10, cifar100, svhn, imagenet, flowers102, oxford-pets, fgvc-aircraft or
-            stanford-cars. By default folder where a root is given, digits otherwise.
+        name: digits, shapes, folder, masks, npz, cifar10, cifar100, svhn, imagenet, flowers102, oxford-pets,
+            fgvc-aircraft or stanford-cars. By default folder or masks where a root is given, digits otherwise.
         root: The folder that holds the data set, or the .npz file.
         download: Fetch the data set if it is not there.
         size: Side of what the model sees. By default the data set's own; 224 for files.
@@ -24,7 +24,8 @@ class DataConfig:
         workers: Processes that decode images. By default one a core, at most four.
         memory: Decoded images live on the device if they take at most so many GiB; otherwise workers read them.
         on_error: What a corrupt image does: stop, or be counted and skipped.
-        planted: Of digits: rotate, translate, shear, brightness, invert or none, a shift of validation and test digits.
+        planted: Of digits and shapes: rotate, translate, shear, brightness, invert or none, a shift of validation and
+            test images.
     """
 
     name: str | None = None
@@ -56,10 +57,32 @@ class TaskConfig:
     """What is learned.
 
     Args:
-        name: classification.
+        name: classification, segmentation (a class for each pixel), or moco (features, from images without labels).
+        version: Of moco: v1 (a linear projection, temperature 0.07) or v2 (a hidden layer in it, temperature 0.2).
+        dimensions: Of moco's projection.
+        queue: Keys that moco compares with.
+        momentum: How much of its weights the key encoder keeps at a step.
+        temperature: Of the contrastive loss. By default that of the version.
+        splits: Parts of moco's batch that have a BatchNorm of their own, as if each were on a device of its own.
+        neighbours: Training images that vote in the k-nearest-neighbour check.
     """
 
-    name: Literal["classification"] = "classification"
+    name: Literal["classification", "segmentation", "moco"] = "classification"
+    version: Literal["v1", "v2"] = "v1"
+    dimensions: int = 128
+    queue: int = 65_536
+    momentum: float = 0.999
+    temperature: float | None = None
+    splits: int = 1
+    neighbours: int = 200
+
+    def __post_init__(self) -> None:
+        for name, least in (("dimensions", 2), ("queue", 1), ("splits", 1), ("neighbours", 1)):
+            _at_least(f"task.{name}", getattr(self, name), least)
+        if not 0 <= self.momentum <= 1:
+            raise UserError(f"--task.momentum must lie between 0 and 1, got {self.momentum}")
+        if self.temperature is not None and not self.temperature > 0:
+            raise UserError(f"--task.temperature must be above 0, got {self.temperature}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +90,9 @@ class ModelConfig:
     """What is trained.
 
     Args:
-        name: small-cnn, wrn-28-2, wrn-40-2, wrn-28-10, resnet18, resnet50, or any name of torchvision or timm.
-            By default small-cnn for images up to 28 pixels, resnet18 above.
+        name: small-cnn, wrn-28-2, wrn-40-2, wrn-28-10, resnet18, resnet50, or any name of torchvision or timm;
+            small-fcn, or one of torchvision's, for segmentation. By default small-cnn or small-fcn for images up to 28
+            pixels, resnet18 or fcn_resnet50 above.
         pretrained: Start from published weights (true), or from a state dict (its path).
         stem: How a resnet begins: small for images up to 64 pixels, imagenet above.
     """

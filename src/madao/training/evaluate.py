@@ -1,15 +1,19 @@
 """How well a model does on images that are not augmented."""
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
 
+from madao.data import Images
 from madao.hypergrad import Ranks
 from madao.hypergrad.pure import in_mode
 from madao.policy import Standard
 from madao.tasks import Classification, Measure, Score
+
+_COMPARED = 50_000
+"""Most training images that others are compared with: all of CIFAR's, and a check that stays cheap on ImageNet."""
 
 
 @torch.inference_mode()
@@ -20,6 +24,7 @@ def evaluate(
     autocast: torch.dtype | None = None,
     ranks: Ranks | None = None,
     measure: Measure | None = None,
+    known: Callable[[], Iterable[tuple[Tensor, Tensor]]] | None = None,
 ) -> Score:
     """Score a model, which is in evaluation mode meanwhile.
 
@@ -30,16 +35,33 @@ def evaluate(
         autocast: Half-precision dtype of the forward passes, if any.
         ranks: The processes that have a part of the batches each; the score is of all of them.
         measure: What takes the batches in. By default that of classification.
+        known: Gives batches of training images, for measures that compare.
     """
     measure = Classification().measure() if measure is None else measure
-    with in_mode(model, "eval"):
+
+    def answers(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
         for images, targets in batches:
             inputs = standard.normalise(standard.centre(images))
             half = contextlib.nullcontext() if autocast is None else torch.autocast(images.device.type, dtype=autocast)
             with half:
                 outputs = measure.outputs(model, inputs).float()
-            measure.add(outputs, measure.targets(standard, targets))
+            yield outputs, measure.targets(standard, targets)
+
+    with in_mode(model, "eval"):
+        if measure.compares and known is not None:
+            tensors = [torch.cat(part) for part in zip(*answers(known()), strict=True)]
+            outputs, targets = tensors if ranks is None else [ranks.gathered(tensor) for tensor in tensors]
+            measure.compare_with(outputs, targets)
+        for outputs, targets in answers(batches):
+            measure.add(outputs, targets)
     sums = measure.sums()
     if ranks is not None and ranks.world > 1:
         sums = ranks.total((sums.to(next(model.parameters()).device),))[0].cpu()
     return measure.score(sums)
+
+
+def to_compare_with(images: Images) -> Images:
+    """At most 50,000 of the images, evenly spaced."""
+    if len(images) <= _COMPARED:
+        return images
+    return images.subset(torch.arange(_COMPARED) * len(images) // _COMPARED)

@@ -30,7 +30,7 @@ from madao.training.console import Console
 from madao.training.drawing import part_of
 from madao.training.ema import WeightAverage
 from madao.training.errors import SharedError, UserError, out_of_memory
-from madao.training.evaluate import evaluate
+from madao.training.evaluate import evaluate, to_compare_with
 from madao.training.events import Events
 from madao.training.graph import SharedMemory
 from madao.training.inner import GraphedStep, InnerStep
@@ -77,7 +77,7 @@ class Trainer:
         self.splits = splits.on(self.device)
         self.directory = RunDirectory(run_directory(config, self.splits), self.ranks.first)
         torch.manual_seed(config.seed)
-        self.network = build_model(config.model, self.splits)
+        self.network = build_model(config.model, self.splits, config.task)
         torch.manual_seed(config.seed + 7919 * self.ranks.rank)  # dropout has masks of its own
         if config.sync_batch_norm:
             self.network = synchronised(self.network, config, self.device)
@@ -94,7 +94,7 @@ class Trainer:
             self.policy.fused = config.speed.kernels
         self.standard = build_standard(config.augment, self.splits, config.seed)
         self.average = WeightAverage(self.network, config.ema) if config.ema else None
-        self.task = build_task(config, self.splits)
+        self.task = build_task(config, self.splits, self.network, self.standard, self.ranks, self.autocast)
         self._batches = functools.partial(
             Batches,
             device=self.device,
@@ -331,9 +331,13 @@ class Trainer:
 
     def _score(self, images: Any) -> Score:
         self.ranks.as_the_first(self.evaluated.buffers())
-        batches = self._batches(images, 500, shuffle=False, drop_last=False)
-        measure = self.task.measure()
-        return evaluate(self.evaluated, batches.epoch(0), self.standard, self.autocast, self.ranks, measure)
+        batches = functools.partial(self._batches, batch_size=500, shuffle=False, drop_last=False)
+        measure, data = self.task.measure(), batches(images).epoch(0)
+
+        def known() -> Any:
+            return batches(to_compare_with(self.splits.train)).epoch(0)
+
+        return evaluate(self.evaluated, data, self.standard, self.autocast, self.ranks, measure, known)
 
     def _weights(self, validation_error: float) -> dict[str, Any]:
         """What the best checkpoint holds: enough to evaluate."""
