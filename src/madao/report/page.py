@@ -107,6 +107,7 @@ def _head(run: Run, heading: str) -> str:
     facts = {
         f"test {run.error}": _percent(run.result.get("test_error")),
         f"validation {run.error}": _percent(_last(run.metrics.get("validation_error", ()))),
+        **_others(run),
         "epochs": f"{run.epochs} of {run.setting('epochs', '?')}",
         "augmentation": run.method,
         "data": run.setting("data.name") or run.setting("data.root") or "digits",
@@ -316,6 +317,13 @@ def _p_value(value: float | None) -> str:
     if value is None:
         return "–"
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _others(run: Run) -> dict[str, str]:
+    """What else was measured on the test set."""
+    names = {"mean_class_error": "mean per-class error", "pixel_error": "pixel error"}
+    metrics = run.result.get("test_metrics", {})
+    return {f"test {name}": _percent(metrics[key]) for key, name in names.items() if key in metrics}
 
 
 def _outcome(run: Run) -> str:

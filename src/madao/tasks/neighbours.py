@@ -14,7 +14,7 @@ class Neighbours(ClassErrors):
 
     Args:
         classes: How many there are.
-        neighbours: k, or as many as are known.
+        neighbours: k; no more than a class has images, on average, where there are few.
         temperature: T.
     """
 
@@ -43,7 +43,8 @@ class Neighbours(ClassErrors):
         if self._known is None:
             raise RuntimeError("there is nothing to compare with; call compare_with first")
         known, labels = self._known
-        similarity, nearest = (F.normalize(features, dim=1) @ known.T).topk(min(self.neighbours, len(known)), 1)
+        count = min(self.neighbours, max(len(known) // self.classes, 1))
+        similarity, nearest = (F.normalize(features, dim=1) @ known.T).topk(count, 1)
         # The largest of a row taken off: shares stay what they are.
         weight = ((similarity - similarity[:, :1]) / self.temperature).exp()
         votes = torch.zeros(len(features), self.classes, dtype=weight.dtype, device=weight.device)

@@ -64,7 +64,7 @@ class TaskConfig:
         momentum: How much of its weights the key encoder keeps at a step.
         temperature: Of the contrastive loss. By default that of the version.
         splits: Parts of moco's batch that have a BatchNorm of their own, as if each were on a device of its own.
-        neighbours: Training images that vote in the k-nearest-neighbour check.
+        neighbours: Training images that vote in the k-nearest-neighbour check; fewer where classes have fewer.
     """
 
     name: Literal["classification", "segmentation", "moco"] = "classification"
