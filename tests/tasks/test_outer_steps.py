@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from madao.hypergrad import Deflated, Identity, Influence, LeaveOneOut, Neumann, Relaxed, Traced, Unaugmented
 from madao.models import SmallFCN
 from madao.models.encoder import Encoder
-from madao.policy import Policy, Standard
+from madao.policy import Draw, Policy, Standard
 from madao.tasks import MoCo, Segmentation, Task
 from madao.training.outer import PolicyOptimizer
 from madao.training.outer_step import Asked
@@ -96,12 +96,17 @@ def test_microbatches_and_parts_change_nothing_that_is_scored(make: Any) -> None
     assert not torch.allclose(found[2][2], found[0][2], rtol=1e-2)
 
 
-def test_two_views_are_scored_for_both_of_their_draws() -> None:
+def test_two_views_are_scored_for_both_of_their_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """The score of an example is the sum of its views': log P of both draws."""
     outer, task = build(moco, estimator=Influence(LeaveOneOut()), solver=Identity(0.1))
-    seen = []
+    seen: list[Draw] = []
     effect = outer.policy.effect_log_prob
-    outer.policy.effect_log_prob = lambda draw: seen.append(draw) or effect(draw)  # type: ignore[func-returns-value, method-assign, assignment]
+
+    def spied(draw: Draw) -> Tensor:
+        seen.append(draw)
+        return effect(draw)
+
+    monkeypatch.setattr(outer.policy, "effect_log_prob", spied)
     train, targets, *validation = given(task, 1)
     outer.gradient((train, targets), (validation[0], validation[1]))
     assert len(seen) == 2

@@ -18,6 +18,7 @@ from madao.ops.geometric import warp
 from madao.policy import Draw, Policy, Standard
 from madao.tasks import Segmentation
 from madao.tasks.segmentation import IGNORED
+from madao.training.inner import InnerStep
 from madao.training.result import Result
 
 
@@ -86,6 +87,32 @@ def test_an_image_and_its_mask_stay_together() -> None:
     counted = (moved != IGNORED) & ((image < 5) | (image > 195))  # else between two levels
     assert torch.equal(image[counted] > 100, moved[counted] > 100)
     assert counted.float().mean() > 0.6
+
+
+@pytest.mark.parametrize("scale", [None, 0.5])
+def test_training_sees_masks_where_their_images_are(scale: float | None) -> None:
+    """Images whose level is their class still are such, after the middle, crop, flip and policy of an inner step."""
+    mask = torch.zeros(60, 30, 30, dtype=torch.uint8)
+    mask[:, 6:20, 9:26] = 1
+    policy = Policy(seed=2, without=[name for name, operation in OPERATIONS.items() if not operation.geometric])
+    standard = Standard(padding=3, cutout=0, size=24, scale=scale)
+    seen: list[Tensor] = []
+
+    class Spied(Segmentation):
+        def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+            seen.append(targets)
+            return super().loss(outputs, targets)
+
+    model = torch.nn.Conv2d(1, 2, 1)
+    model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][:, 0]))
+    step = InnerStep(model, Spied(2), Tensor.backward, torch.optim.SGD(model.parameters(), lr=0.1), standard, policy)
+    trained = step(200 * mask[:, None], mask, True)
+    levels, targets = 255 * seen[0], seen[1]
+    clear = (targets != IGNORED) & ((levels < 5) | (levels > 195))  # else between two levels
+    assert torch.equal(levels[clear] > 100, targets[clear] == 1)
+    assert clear.float().mean() > 0.6
+    assert trained.targets.shape == trained.cropped[:, 0].shape == (60, 24, 24)  # before the policy, for outer steps
+    assert not torch.equal(trained.targets, targets)
 
 
 @pytest.mark.parametrize("size", [None, 10])
