@@ -243,6 +243,8 @@ def test_tasks_and_data_have_to_go_together(tmp_path: Path, capsys: pytest.Captu
     assert "shapes has masks, so classification cannot be learned" in capsys.readouterr().err
     assert main(["train", *SETTINGS, "--outer.baseline=class-mean", f"--out={tmp_path / 'c'}"]) == 2
     assert "class-mean needs a class for every image" in capsys.readouterr().err
+    assert main(["train", *SETTINGS, "--optimizer.label_smoothing=0.1", f"--out={tmp_path / 'd'}"]) == 2
+    assert "label_smoothing belongs to classification, got 0.1" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -78,8 +78,9 @@ class Pixels:
         return type(self)(self.images[indices], self.labels[indices], masks)
 
     def on(self, device: torch.device) -> "Pixels":
-        """The images on a device; labels and masks stay."""
-        return Pixels(self.images.to(device), self.labels, self.masks)
+        """Images and masks on a device; labels stay."""
+        masks = None if self.masks is None else self.masks.to(device)
+        return Pixels(self.images.to(device), self.labels, masks)
 
     def resized(self, side: int | None) -> "Pixels":
         """Scaled so that the shorter side is `side`, and cut to the square in the middle; None: as they are."""

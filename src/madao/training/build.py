@@ -209,11 +209,14 @@ def build_task(
     autocast: torch.dtype | None = None,
 ) -> Task:
     """What is learned."""
+    smoothing = config.optimizer.label_smoothing
+    if smoothing and config.task.name != "classification":
+        raise UserError(f"--optimizer.label_smoothing belongs to classification, got {smoothing}; leave it at 0")
     if config.task.name == "moco":
         return _moco(config, splits, network, standard, Ranks() if ranks is None else ranks, autocast)
     if config.task.name == "segmentation":
         return Segmentation(len(splits.classes))
-    return Classification(len(splits.classes), config.optimizer.label_smoothing)
+    return Classification(len(splits.classes), smoothing)
 
 
 def _moco(
