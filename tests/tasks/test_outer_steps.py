@@ -111,3 +111,22 @@ def test_two_views_are_scored_for_both_of_their_draws(monkeypatch: pytest.Monkey
     outer.gradient((train, targets), (validation[0], validation[1]))
     assert len(seen) == 2
     assert not torch.equal(seen[0].choice, seen[1].choice)
+
+
+@pytest.mark.parametrize("make", [segmentation, moco])
+def test_the_gradient_that_is_taken_out_is_that_of_another_draw_and_its_own_targets(make: Any) -> None:
+    outer, task = build(make, estimator=Influence(LeaveOneOut()), solver=Deflated(3))
+    tensors = given(task, 1)
+    recent = Recent.of(Deflated(3), outer.model, None)
+    found = outer._estimated(None, Asked(None, 0, False, recent), tensors).newest
+    assert found is not None
+    again = Policy(seed=3)  # from the start again
+    floats = tensors[0] / 255
+    for _ in range(task.views):
+        again.sample(floats)
+    draws = [again.sample(floats) for _ in range(task.views)]
+    outputs = outer.model.eval()(STANDARD.normalise(again.apply(floats, draws[0])))
+    loss = task.losses(outputs, task.along(again, tensors[1], draws)).mean()
+    expected = torch.autograd.grad(loss, list(outer.model.parameters()))
+    flat = torch.cat([gradient.flatten() for gradient in expected])
+    assert torch.nn.functional.cosine_similarity(found.float(), flat, 0) > 0.9999  # it has the length 1, in bfloat16
