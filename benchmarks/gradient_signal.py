@@ -134,7 +134,7 @@ def gradients(trainer: Trainer, variant: Variant, steps: int, warm: int, compile
     outer = PolicyOptimizer(
         trainer.policy,
         trainer.network,
-        trainer.loss,
+        trainer.task.losses,
         transform=trainer.standard.normalise,
         weight_decay=config.optimizer.weight_decay,
         curvature_batch=max(round(config.batch_size * variant.curvature), 1),

@@ -159,6 +159,11 @@ def test_the_overhead_benchmark_runs(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert "1.00 × time" in result.stdout, result.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+    chosen = ["--task=moco", "--queue=64", "--precision=32", "--rows=standard, eager|deflated, compiled"]
+    result = subprocess.run([sys.executable, str(script), *small, *chosen], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "madao, influence, deflated, compiled" in result.stdout
+    assert "error" not in result.stdout
 
 
 def test_the_cost_benchmark_runs_and_is_drawn(tmp_path: Path) -> None:

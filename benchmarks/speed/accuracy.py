@@ -87,7 +87,7 @@ def fast(trainer: Trainer, case: dict[str, Any], curvature: int) -> PolicyOptimi
     return PolicyOptimizer(
         trainer.policy,
         trainer.network,
-        trainer.loss,
+        trainer.task.losses,
         transform=trainer.standard.normalise,
         inner_mode="train",
         weight_decay=trainer.config.optimizer.weight_decay,

@@ -1,6 +1,6 @@
 """What learning the policy costs: time and peak memory of training with it, beside training without it.
 
-    python benchmarks/speed/overhead.py [--model wrn-28-2] [--output FILE]
+    python benchmarks/speed/overhead.py [--model wrn-28-2] [--task classification] [--output FILE]
 
 Every row is the trainer of `madao train` itself, on random images of CIFAR-10's shape, batch 128, bf16, with an outer
 step every 30 inner steps from the start, and Hessians over a few images of the batch (--curvature). J=5 is as
@@ -23,7 +23,15 @@ from measure import environment, write
 
 from madao.data import Pixels
 from madao.training.build import Splits
-from madao.training.config import AugmentConfig, ModelConfig, OptimizerConfig, OuterConfig, SpeedConfig, TrainConfig
+from madao.training.config import (
+    AugmentConfig,
+    ModelConfig,
+    OptimizerConfig,
+    OuterConfig,
+    SpeedConfig,
+    TaskConfig,
+    TrainConfig,
+)
 from madao.training.memory import let_go
 from madao.training.trainer import Trainer
 
@@ -71,8 +79,8 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 
 
-def random_splits(images: int, side: int) -> Splits:
-    """Random images of ten classes."""
+def random_splits(images: int, side: int, masks: bool = False) -> Splits:
+    """Random images of ten classes, or with random masks."""
     generator = torch.Generator().manual_seed(0)
 
     def pixels(count: int) -> Pixels:
@@ -80,6 +88,7 @@ def random_splits(images: int, side: int) -> Splits:
         return Pixels(
             torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8),
             torch.randint(0, 10, (count,), generator=generator),
+            torch.randint(0, 10, (count, side, side), generator=generator, dtype=torch.uint8) if masks else None,
         )
 
     validation = pixels(max(images // 9, 256))
@@ -98,14 +107,15 @@ def measure(row: dict[str, Any], splits: Splits, arguments: argparse.Namespace) 
     speed = {name: row[name] for name in ("graph", "compile", "kernels") if name in row}
     with tempfile.TemporaryDirectory() as folder:
         config = TrainConfig(
+            task=TaskConfig(name=arguments.task, queue=arguments.queue),
             model=ModelConfig(name=arguments.model),
-            augment=AugmentConfig(method=row.get("method", "madao"), cutout=16),
+            augment=AugmentConfig(method=row.get("method", "madao"), cutout=0 if arguments.task == "moco" else 16),
             optimizer=OptimizerConfig(lr=0.01),
             outer=_outer(row, arguments.curvature),
             speed=SpeedConfig(**speed),
             epochs=arguments.epochs,
             batch_size=arguments.batch,
-            precision="bf16",
+            precision=arguments.precision,
             evaluate_every=arguments.epochs,
             tensorboard=False,
             device=arguments.device,
@@ -146,6 +156,9 @@ def _number(text: str) -> float | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="wrn-28-2")
+    parser.add_argument("--task", default="classification", choices=("classification", "segmentation", "moco"))
+    parser.add_argument("--queue", type=int, default=65_536, help="of moco")
+    parser.add_argument("--precision", default="bf16")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--side", type=int, default=32)
     parser.add_argument("--batch", type=int, default=128)
@@ -155,7 +168,7 @@ def main() -> None:
     parser.add_argument("--rows", default="", help="only rows whose name contains one of these, separated by |")
     parser.add_argument("--output", metavar="FILE", type=Path)
     arguments = parser.parse_args()
-    splits = random_splits(arguments.images, arguments.side)
+    splits = random_splits(arguments.images, arguments.side, arguments.task == "segmentation")
     results: dict[str, Any] = environment("torch", "triton", "madao") | {"settings": vars(arguments) | {"output": None}}
     results["rows"] = {}
     for name, row in ROWS.items():

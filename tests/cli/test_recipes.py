@@ -25,6 +25,7 @@ PAPER = {
     "cifar100-wrn-28-2": (100, 32, {"standard": "24.8", "autoaugment": "24.0", "randaugment": "24.0", "madao": "23.9"}),
     "svhn-wrn-28-2": (10, 32, {"standard": "2.9", "randaugment": "2.6", "madao": "2.5"}),
     "imagenet-resnet50": (1000, 256, {"standard": "23.7/6.9", "randaugment": "22.5/6.4", "madao": "23.0/6.6"}),
+    "imagenet-moco-resnet50": (1000, 256, {"standard": "42.1/19.4", "randaugment": "39.6/17.6", "madao": "39.6/17.7"}),
     "flowers102-resnet18": (102, 256, {"standard": "10.7", "randaugment": "8.5", "madao": "7.5"}),
     "oxford-pets-resnet18": (37, 256, {"standard": "15.0", "randaugment": "13.4", "madao": "12.5"}),
     "fgvc-aircraft-resnet18": (70, 256, {"standard": "12.8", "randaugment": "9.7", "madao": "8.7"}),
@@ -55,10 +56,13 @@ def test_the_appendix(name: str) -> None:
         "cifar": (200, 128, 0.1, 5e-4, "cosine", []),
         "svhn": (160, 128, 5e-3, 1e-4, "step", [80, 120]),
         "imagenet": (180, 1024, 0.4, 1e-4, "step", [60, 120, 160]),
-    }.get(name.split("-")[0].rstrip("10"), (200, 64, 0.1, 5e-4, "cosine", []))
+        "imagenet-moco-resnet50": (100, 512, 0.06, 1e-4, "step", [60, 80]),
+    }.get(name if "moco" in name else name.split("-")[0].rstrip("10"), (200, 64, 0.1, 5e-4, "cosine", []))
     found = (config.epochs, config.batch_size, optimizer.lr, optimizer.weight_decay)
     assert (*found, optimizer.schedule, optimizer.milestones) == expected
     assert optimizer.momentum == 0.9
+    assert (config.task.name == "moco") == ("moco" in name)
+    assert (config.task.queue, config.task.version) == (65_536, "v1")
     assert config.augment.cutout == (16 if PAPER[name][1] == 32 else 0)
     assert config.augment.flip is (not name.startswith("svhn"))
 

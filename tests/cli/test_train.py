@@ -129,7 +129,10 @@ def test_bad_values_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["--data.validation", "1.5"], "--data.validation must lie between 0 and 1"),
         (["--device", "tpu"], "--device must be auto, cpu, cuda"),
         (["--augment.method", str(missing / "policy.json")], "there is no policy file"),
-        (["--data.planted", "rotate", "--data.name", "cifar10"], "--data.planted belongs to the data set digits"),
+        (
+            ["--data.planted", "rotate", "--data.name", "cifar10"],
+            "--data.planted belongs to the data sets digits and shapes",
+        ),
         (["--data.name", "folder"], "needs --data.root"),
         (["--model.pretrained", str(missing)], str(missing)),
     ):

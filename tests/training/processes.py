@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -25,6 +24,7 @@ from madao.hypergrad import (
 )
 from madao.hypergrad.hypergradient import unread
 from madao.policy import Policy, Standard
+from madao.tasks import Classification
 from madao.training import outer as outer_module
 from madao.training.drawing import part_of
 from madao.training.inner import InnerStep
@@ -81,7 +81,7 @@ def train(case: str) -> dict[str, Any]:
     )
     step = InnerStep(
         shared,
-        F.cross_entropy,
+        Classification(),
         torch.Tensor.backward,
         optimizer,
         standard,
@@ -111,7 +111,7 @@ def train(case: str) -> dict[str, Any]:
     for number in range(STEPS):
         trained = step(*batch(number, BATCH, ranks), True)
         holes = trained.draw.hole_y, trained.draw.hole_x
-        outer.step((trained.cropped, trained.labels, *holes), batch(1000 + number, VALIDATION, ranks), after(standard))
+        outer.step((trained.cropped, trained.targets, *holes), batch(1000 + number, VALIDATION, ranks), after(standard))
     setattr(dist, "all_reduce", all_reduce)  # noqa: B010
     assert outer.updates == STEPS // 3, (case, outer.skipped)
     return {"seen": seen, "weights": model.state_dict(), "policy": dict(policy.named_parameters())}

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from madao.policy import Standard
-from madao.training.evaluate import Score, evaluate
+from madao.tasks import Score
+from madao.training.evaluate import evaluate
 
 GENERATOR = torch.Generator().manual_seed(0)
 IMAGES = torch.randint(0, 256, (23, 3, 11, 14), generator=GENERATOR, dtype=torch.uint8)

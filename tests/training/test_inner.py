@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from madao import Policy, Standard
+from madao.tasks import Classification
 from madao.training.inner import GraphedStep, InnerStep
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -20,7 +21,7 @@ def parts(device: str, accumulate: int = 1, clip: float | None = None, policy: b
     optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9, fused=device == "cuda")
     standard = Standard(padding=1, cutout=3, mean=(0.5,) * 3, std=(0.2,) * 3)
     learned = Policy(seed=1).to(device) if policy else None
-    return InnerStep(model, F.cross_entropy, Tensor.backward, optimizer, standard, learned, accumulate, clip)
+    return InnerStep(model, Classification(), Tensor.backward, optimizer, standard, learned, accumulate, clip)
 
 
 def batches(device: str, count: int = 12, size: int = 16) -> list[tuple[Tensor, Tensor]]:

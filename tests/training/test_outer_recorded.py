@@ -1,7 +1,6 @@
 """Outer steps of traced code, and recorded as CUDA graphs, against those in Python."""
 
 import copy
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +20,7 @@ from madao.hypergrad import (
     Traced,
     Unaugmented,
 )
+from madao.hypergrad.pure import Mode
 from madao.hypergrad.traced import UntraceableError
 from madao.policy import Policy, Standard
 from madao.training.outer import PolicyOptimizer
@@ -182,13 +182,14 @@ def test_traced_is_asked_for_by_record() -> None:
 def test_losses_of_the_same_tensors_are_equal() -> None:
     outer = build()
     targets, others = torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
-    make = functools.partial(outer._terms, "train", targets, Place(0, 4, 4))
-    assert make()[0].loss == make()[0].loss
-    assert hash(make()[0].loss) == hash(make()[0].loss)
-    assert make()[0].loss != outer._terms("train", others, Place(0, 4, 4))[0].loss
-    assert make()[0].loss != outer._terms("eval", targets, Place(0, 4, 4))[0].loss
-    assert make()[0].loss != outer._terms("train", targets, Place(0, 3, 3))[0].loss
-    assert make()[0].loss != build(outer.model, loss=F.mse_loss)._terms("train", targets, Place(0, 4, 4))[0].loss
-    assert (
-        make()[0].loss != build(outer.model, autocast=torch.bfloat16)._terms("train", targets, Place(0, 4, 4))[0].loss
-    )
+
+    def first(outer: PolicyOptimizer, mode: Mode = "train", targets: Tensor = targets, count: int = 4) -> Any:
+        return outer._passes().terms(mode, targets, Place(0, count, count))[0].loss
+
+    assert first(outer) == first(outer)
+    assert hash(first(outer)) == hash(first(outer))
+    assert first(outer) != first(outer, targets=others)
+    assert first(outer) != first(outer, "eval")
+    assert first(outer) != first(outer, count=3)
+    assert first(outer) != first(build(outer.model, loss=F.mse_loss))
+    assert first(outer) != first(build(outer.model, autocast=torch.bfloat16))

@@ -268,8 +268,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = Trainer(settings(tmp_path / "run"), splits())
-    loss = trainer.loss
-    monkeypatch.setattr(trainer.inner, "loss", lambda *a: loss(*a) * (math.nan if trainer.step == 4 else 1))
+    loss = trainer.task.loss
+    monkeypatch.setattr(trainer.task, "loss", lambda *a: loss(*a) * (math.nan if trainer.step == 4 else 1))
     with pytest.raises(UserError, match=r"not finite at step 5 \(epoch 2\), the checkpoint of step 3 is kept; start"):
         trainer.fit()
     assert final_state(tmp_path / "run")["step"] == 3
@@ -282,7 +282,7 @@ def test_out_of_memory_suggests_a_batch_size(tmp_path: Path, monkeypatch: pytest
     def exhausted(*_: Any) -> Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
-    monkeypatch.setattr(trainer.inner, "loss", exhausted)
+    monkeypatch.setattr(trainer.task, "loss", exhausted)
     with pytest.raises(UserError, match="out of memory at step 1; try --batch_size 16, or --accumulate 2"):
         trainer.fit()
 

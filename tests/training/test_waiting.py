@@ -34,7 +34,7 @@ class Slow:
 
     def __init__(self, images: Pixels, seconds: float) -> None:
         self.images, self.seconds = images, seconds
-        self.labels, self.shape = images.labels, images.shape
+        self.labels, self.targets, self.shape = images.labels, images.targets, images.shape
 
     def __len__(self) -> int:
         return len(self.images)

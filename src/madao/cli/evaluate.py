@@ -1,6 +1,7 @@
 """`madao evaluate`: measure a model that `madao train` trained."""
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 from typing import Any, Literal
@@ -8,11 +9,14 @@ from typing import Any, Literal
 from madao.cli.parser import call
 from madao.data import Batches, DataError
 from madao.models import ModelError
+from madao.tasks import Score
 from madao.training import checkpoint
-from madao.training.build import build_model, build_standard, load_splits, on_device, pick_device
+from madao.training.build import build_model, build_standard, build_task, load_splits, on_device, pick_device
 from madao.training.config import from_plain
 from madao.training.errors import UserError
 from madao.training.evaluate import evaluate as score
+from madao.training.evaluate import to_compare_with
+from madao.training.linear import LinearProtocol, linear_evaluation
 from madao.training.precision import set_precision
 from madao.training.rundir import RunDirectory
 
@@ -29,6 +33,8 @@ def evaluate(
     root: str | None = None,
     batch_size: int = 500,
     device: str = "auto",
+    protocol: Literal["task", "linear"] = "task",
+    linear: LinearProtocol = LinearProtocol(),  # noqa: B008 -- frozen
 ) -> None:
     """Measure the error of a trained model on images that are not augmented.
 
@@ -40,12 +46,16 @@ def evaluate(
         root: Where the data lies now, or other data of the same classes. By default where it lay in training.
         batch_size: Images in one pass.
         device: auto, cpu or cuda.
+        protocol: What the run's own task measures; or linear: a linear classifier on the frozen features of moco.
+        linear: How that classifier is trained.
     """
     directory = RunDirectory(Path(run))
     saved = directory.saved_config()
     if saved is None:
         raise UserError(f"{run} is no run directory: it has no config.yaml")
     config = from_plain(saved)
+    if protocol == "linear" and config.task.name != "moco":
+        raise UserError(f"--protocol linear measures the features of moco, but {run} learned {config.task.name}")
     weights = weights or config.test_with
     data = config.data if root is None else dataclasses.replace(config.data, root=root)
     where = pick_device(device)
@@ -67,16 +77,40 @@ def evaluate(
     # As the model was trained, whatever the images at hand are.
     trained_on = json.loads((directory.path / "split.json").read_text())
     splits = dataclasses.replace(splits, mean=tuple(trained_on["mean"]), std=tuple(trained_on["std"]))
-    model = build_model(dataclasses.replace(config.model, pretrained=False), splits)
+    model = build_model(dataclasses.replace(config.model, pretrained=False), splits, config.task)
     average = state.get("average")
     try:
         model.load_state_dict(average["module"] if average else state["model"])
         standard = build_standard(config.augment, splits, 0)
-        batches = Batches(images, batch_size, where, shuffle=False, drop_last=False, workers=data.processes)
-        found = score(model.to(where), batches.epoch(0), standard, autocast)
+        model.to(where)
+        task = build_task(config, splits, model, standard, autocast=autocast)
+        batches = functools.partial(
+            Batches, batch_size=batch_size, device=where, shuffle=False, drop_last=False, workers=data.processes
+        )
+        if protocol == "linear":
+            found = linear_evaluation(
+                model, splits.train, images, len(splits.classes), standard, linear, autocast, data.processes
+            )
+        else:
+            shown, measure = batches(images).epoch(0), task.measure()
+
+            def known() -> Any:
+                return batches(to_compare_with(splits.train)).epoch(0)
+
+            found = score(model, shown, standard, autocast, measure=measure, known=known)
     except (DataError, ModelError, RuntimeError) as error:
         raise UserError(" ".join(str(error).split())[:300]) from None
+    called = "linear error" if protocol == "linear" else task.error
     print(
-        f"{split} error {100 * found.error:.2f} % ({round(found.error * found.count)} of {found.count}), "
-        f"loss {found.loss:.4f}, {weights} weights of {run} (epoch {state['epoch']})"
+        f"{split} {called} {100 * found.error:.2f} % {_of(found)}, loss {found.loss:.4f}, "
+        f"{weights} weights of {run} (epoch {state['epoch']})"
     )
+
+
+def _of(found: Score) -> str:
+    """What the error is the part of, and what else was measured."""
+    if "mean_class_error" in found.metrics:
+        others = f", mean per-class error {100 * found.metrics['mean_class_error']:.2f} %"
+        return f"({round(found.error * found.count)} of {found.count}){others}"
+    others = "".join(f", {name.replace('_', ' ')} {100 * value:.2f} %" for name, value in found.metrics.items())
+    return f"({found.count} images){others}"

@@ -73,10 +73,14 @@ def _resumed(arguments: list[str]) -> list[str]:
 def summary(result: Result) -> list[str]:
     """The last lines: the result, and what to do next."""
     if result.test_error is None:
-        lines = [f"validation error {100 * result.validation_error:.2f} % (epoch {result.epoch}; there is no test set)"]
+        lines = [
+            f"validation {result.error} {100 * result.validation_error:.2f} % (epoch {result.epoch}; there is no "
+            "test set)"
+        ]
     else:
         lines = [
-            f"test error {100 * result.test_error:.2f} %, validation error {100 * result.validation_error:.2f} % "
+            f"test {result.error} {100 * result.test_error:.2f} %, validation {result.error} "
+            f"{100 * result.validation_error:.2f} % "
             f"(epoch {result.epoch})"
         ]
     if result.policy:

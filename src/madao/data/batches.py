@@ -56,7 +56,7 @@ class Batches:
         self.skipped: set[int] = set()
         self._resident: tuple[Tensor, Tensor] | None = None
         if isinstance(images, Pixels):
-            self._resident = images.images.to(device), images.labels.to(device)
+            self._resident = images.images.to(device), images.targets.to(device)
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.images), self.batch_size)
@@ -71,7 +71,7 @@ class Batches:
         return torch.randperm(len(self.images), generator=generator)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of epoch `number`, from batch `start` on: uint8 images and int64 labels."""
+        """The batches of epoch `number`, from batch `start` on: uint8 images and targets."""
         return self._read(self._parts(self._indices(number, start)))
 
     def stream(self, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
@@ -93,10 +93,10 @@ class Batches:
             return self._load(batches)
         return self._gather(batches, *self._resident)
 
-    def _gather(self, batches: Iterable[Tensor], images: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def _gather(self, batches: Iterable[Tensor], images: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         for indices in batches:
             here = indices.to(self.device)
-            yield images[here], labels[here]
+            yield images[here], targets[here]
 
     def _load(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         # The loader runs ahead of what is handed out; the second copy of the indices waits for its images.
@@ -104,8 +104,8 @@ class Batches:
         for indices, (images, positions) in zip(behind, self._decode(ahead), strict=True):
             self.skipped.update(set(indices.tolist()) - set(indices[positions].tolist()))
             if positions:
-                labels = self.images.labels[indices[positions]]
-                yield images.to(self.device, non_blocking=True), labels.to(self.device)
+                targets = self.images.targets[indices[positions]]
+                yield images.to(self.device, non_blocking=True), targets.to(self.device)
             # Not a few bad files: a disk that went away would otherwise pass in silence.
             elif len(indices) > 1 or (self.world > 1 and self.drop_last):
                 raise DataError(f"none of the {len(indices)} images of a batch could be read; is their disk there?")

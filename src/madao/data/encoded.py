@@ -51,6 +51,11 @@ class Encoded(abc.ABC):
         """Channels, height and width of each image."""
         return 3, self.side, self.side
 
+    @property
+    def targets(self) -> Tensor:
+        """The labels."""
+        return self.labels
+
     def __len__(self) -> int:
         return len(self.labels)
 

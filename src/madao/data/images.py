@@ -18,6 +18,10 @@ class Images(Protocol):
         """The class of each image, int64 `[N]` on the CPU."""
 
     @property
+    def targets(self) -> Tensor:
+        """What is learned of each image: its label, or its mask, uint8 `[N, H, W]`."""
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width of each image."""
 
@@ -36,15 +40,24 @@ class Pixels:
     Args:
         images: uint8 `[N, C, H, W]`, of one or three channels.
         labels: int64 `[N]`.
+        masks: The class of each pixel, uint8 `[N, H, W]`, 255 where it does not count; where masks are what is learned.
     """
 
-    def __init__(self, images: Tensor, labels: Tensor) -> None:
+    def __init__(self, images: Tensor, labels: Tensor, masks: Tensor | None = None) -> None:
         if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[1] not in (1, 3):
             raise DataError(
                 f"images must be uint8 [N, C, H, W] of 1 or 3 channels, got {images.dtype} {list(images.shape)}"
             )
         check_labels(labels, len(images))
-        self.images, self.labels = images, labels
+        if masks is not None and (masks.dtype != torch.uint8 or masks.shape != (len(images), *images.shape[2:])):
+            expected = [len(images), *images.shape[2:]]
+            raise DataError(f"masks must be uint8 {expected}, got {masks.dtype} {list(masks.shape)}")
+        self.images, self.labels, self.masks = images, labels, masks
+
+    @property
+    def targets(self) -> Tensor:
+        """The masks where there are any, else the labels."""
+        return self.labels if self.masks is None else self.masks
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -61,11 +74,13 @@ class Pixels:
 
     def subset(self, indices: Tensor) -> Self:
         """A copy of the images at `indices`."""
-        return type(self)(self.images[indices], self.labels[indices])
+        masks = None if self.masks is None else self.masks[indices]
+        return type(self)(self.images[indices], self.labels[indices], masks)
 
     def on(self, device: torch.device) -> "Pixels":
-        """The images on a device; labels stay."""
-        return Pixels(self.images.to(device), self.labels)
+        """Images and masks on a device; labels stay."""
+        masks = None if self.masks is None else self.masks.to(device)
+        return Pixels(self.images.to(device), self.labels, masks)
 
     def resized(self, side: int | None) -> "Pixels":
         """Scaled so that the shorter side is `side`, and cut to the square in the middle; None: as they are."""
@@ -77,7 +92,11 @@ class Pixels:
         squares = self.images[:, :, top : top + cut, left : left + cut]
         # In pieces: all images at once would be four times their memory as floats.
         scaled = [_scale(piece, side) for piece in squares.split(1024)]
-        return Pixels(torch.cat(scaled), self.labels)
+        masks = self.masks
+        if masks is not None:
+            whole = masks[:, None, top : top + cut, left : left + cut].float()
+            masks = F.interpolate(whole, size=(side, side), mode="nearest-exact")[:, 0].to(torch.uint8)
+        return Pixels(torch.cat(scaled), self.labels, masks)
 
 
 def check_labels(labels: Tensor, count: int) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from madao.data.dataset import Dataset, Source
 from madao.data.digits import digits
 from madao.data.folder import folder
+from madao.data.masks import masks
 from madao.data.npz import npz
 from madao.data.public import (
     cifar10,
@@ -16,6 +17,7 @@ from madao.data.public import (
     stanford_cars,
     svhn,
 )
+from madao.data.shapes import shapes
 from madao.data.webdataset import webdataset
 
 DATASETS: dict[str, Callable[[Source], Dataset]] = {
@@ -31,4 +33,6 @@ DATASETS: dict[str, Callable[[Source], Dataset]] = {
     "webdataset": webdataset,
     "npz": npz,
     "digits": digits,
+    "masks": masks,
+    "shapes": shapes,
 }

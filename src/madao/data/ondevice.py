@@ -59,6 +59,11 @@ class OnDevice:
         return self.images.labels
 
     @property
+    def targets(self) -> Tensor:
+        """What is learned of each image."""
+        return self.images.targets
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width of each image."""
         return self.images.shape

@@ -20,19 +20,23 @@ def _affine(count: int, entries: dict[tuple[int, int], Tensor]) -> Tensor:
     return matrix
 
 
-def _rotate(images: Tensor, strength: Tensor) -> Tensor:
+def _rotation(strength: Tensor) -> Tensor:
     angle = strength[0] * math.pi / 6
     cosine, sine = angle.cos(), angle.sin()
-    return _warp(images, _affine(len(images), {(0, 0): cosine, (0, 1): -sine, (1, 0): sine, (1, 1): cosine}))
+    return _affine(len(angle), {(0, 0): cosine, (0, 1): -sine, (1, 0): sine, (1, 1): cosine})
 
 
-def _translate(images: Tensor, strength: Tensor) -> Tensor:
+def _translation(strength: Tensor) -> Tensor:
     # A step of 2 is the side of the image.
-    return _warp(images, _affine(len(images), {(0, 2): 0.5 * strength[0], (1, 2): 0.5 * strength[1]}))
+    return _affine(strength.shape[1], {(0, 2): 0.5 * strength[0], (1, 2): 0.5 * strength[1]})
 
 
-def _shear(images: Tensor, strength: Tensor) -> Tensor:
-    return _warp(images, _affine(len(images), {(0, 1): 0.5 * strength[0]}))
+def _shearing(strength: Tensor) -> Tensor:
+    return _affine(strength.shape[1], {(0, 1): 0.5 * strength[0]})
+
+
+_MATRICES: dict[str, Callable[[Tensor], Tensor]] = {"rotate": _rotation, "translate": _translation, "shear": _shearing}
+"""Of the shifts that move pixels: from the strengths to where each image is read."""
 
 
 def _brightness(images: Tensor, strength: Tensor) -> Tensor:
@@ -44,9 +48,9 @@ def _invert(images: Tensor, strength: Tensor) -> Tensor:
 
 
 SHIFTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "rotate": _rotate,
-    "translate": _translate,
-    "shear": _shear,
+    "rotate": lambda images, strength: _warp(images, _rotation(strength)),
+    "translate": lambda images, strength: _warp(images, _translation(strength)),
+    "shear": lambda images, strength: _warp(images, _shearing(strength)),
     "brightness": _brightness,
     "invert": _invert,
     "none": lambda images, _: images,
@@ -73,6 +77,19 @@ def plant(images: Tensor, shift: str, seed: int) -> Tensor:
         shift: A name in `SHIFTS`.
         seed: Which strengths.
     """
-    generator = torch.Generator().manual_seed(seed)
-    strength = torch.rand(2, len(images), generator=generator) * 2 - 1
-    return (SHIFTS[shift](images / 255, strength) * 255).round().to(torch.uint8)
+    return (SHIFTS[shift](images / 255, _strengths(len(images), seed)) * 255).round().to(torch.uint8)
+
+
+def plant_masks(masks: Tensor, shift: str, seed: int, outside: int = 255) -> Tensor:
+    """Move masks `[N, H, W]` as `plant` moves their images, to the nearest pixel."""
+    if shift not in _MATRICES:
+        return masks
+    planes = masks[:, None].float() + 1  # for what comes from outside is 0
+    matrix = _MATRICES[shift](_strengths(len(masks), seed))
+    grid = F.affine_grid(matrix, list(planes.shape), align_corners=False)
+    read = F.grid_sample(planes, grid, mode="nearest", padding_mode="zeros", align_corners=False)[:, 0]
+    return torch.where(read == 0, outside, read - 1).to(masks.dtype)
+
+
+def _strengths(count: int, seed: int) -> Tensor:
+    return torch.rand(2, count, generator=torch.Generator().manual_seed(seed)) * 2 - 1

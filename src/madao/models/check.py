@@ -17,6 +17,22 @@ def check_head(model: nn.Module, classes: int, channels: int, image_size: int) -
         channels: Of the images.
         image_size: Their side.
     """
+    logits = answer(model, channels, image_size)
+    if logits.dim() != 2 or len(logits) != 2:
+        raise ModelError(f"the model gives the shape {list(logits.shape)} for 2 images; it has to be [2, {classes}]")
+    if logits.shape[1] < classes:
+        counts = f"the model has {logits.shape[1]} outputs, the data {classes} classes"
+        raise ModelError(f"{counts}; build it with {classes} outputs")
+
+
+def answer(model: nn.Module, channels: int, image_size: int) -> Tensor:
+    """What a model gives for two black images, in eval mode and without gradients. Nothing about it changes.
+
+    Args:
+        model: Any module from images to a tensor.
+        channels: Of the images.
+        image_size: Their side.
+    """
     like = next(model.parameters(), torch.empty(0))
     images = torch.zeros(2, channels, image_size, image_size, dtype=like.dtype, device=like.device)
     modes = {module: module.training for module in model.modules()}
@@ -32,8 +48,4 @@ def check_head(model: nn.Module, classes: int, channels: int, image_size: int) -
             module.training = mode
     if not isinstance(logits, Tensor):
         raise ModelError(f"the model returns a {type(logits).__name__}, which is not supported; it has to be a tensor")
-    if logits.dim() != 2 or len(logits) != 2:
-        raise ModelError(f"the model gives the shape {list(logits.shape)} for 2 images; it has to be [2, {classes}]")
-    if logits.shape[1] < classes:
-        counts = f"the model has {logits.shape[1]} outputs, the data {classes} classes"
-        raise ModelError(f"{counts}; build it with {classes} outputs")
+    return logits

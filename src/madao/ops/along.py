@@ -51,12 +51,13 @@ def matrix(operation: Operation, magnitude: Tensor, sign: Tensor, height: int, w
     return operation.matrix(value.double(), height, width)
 
 
-def move_masks(masks: Tensor, matrix: Tensor) -> Tensor:
-    """Read each mask at the pixel nearest to the place its matrix gives; outside it is 0.
+def move_masks(masks: Tensor, matrix: Tensor, outside: int = 0) -> Tensor:
+    """Read each mask at the pixel nearest to the place its matrix gives.
 
     Args:
         masks: `[B, ..., H, W]` of any dtype: values are copied, never computed with.
         matrix: `[B, 2, 3]`.
+        outside: What there is outside of the image.
     """
     height, width = masks.shape[-2:]
     # From [−1, 1] to pixels, in which pixel i spans i..i + 1: the nearest pixel is the one the place lies in.
@@ -69,8 +70,8 @@ def move_masks(masks: Tensor, matrix: Tensor) -> Tensor:
     layers = (len(masks), flat.shape[1], height * width)
     moved = flat.gather(2, index.reshape(len(masks), 1, -1).expand(layers))
     kept = inside.reshape(len(masks), 1, -1).expand(layers)
-    zero = torch.zeros((), dtype=flat.dtype, device=masks.device)
-    return torch.where(kept, moved, zero).reshape(masks.shape).view(masks.dtype)
+    other = torch.full((), outside, dtype=flat.dtype, device=masks.device)
+    return torch.where(kept, moved, other).reshape(masks.shape).view(masks.dtype)
 
 
 def move_points(points: Tensor, matrix: Tensor, height: int, width: int) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any, Self, overload
 import torch
 from torch import Tensor, nn
 
-from madao.ops import Operation
+from madao.ops import Operation, along
 from madao.ops.checks import check_fill, check_fill_fits, check_images, check_strengths
 from madao.ops.dispatch import dispatch_unchecked, grouped
 from madao.ops.geometric import Fill
@@ -72,6 +72,40 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
         for stage in range(draw.stages):
             images = self._apply_stage(images, draw, stage)
         return images
+
+    def apply_masks(self, masks: Tensor, draw: Draw, outside: int = 255) -> Tensor:
+        """Move masks as a draw moves their images: to the nearest pixel; tone operations leave them.
+
+        Args:
+            masks: `[B, H, W]` of any dtype.
+            draw: What was applied to the images.
+            outside: What pixels are that come from outside of the image.
+        """
+        if len(draw) != len(masks):
+            raise ValueError(f"the draw is for {len(draw)} images, but there are {len(masks)} masks")
+        for stage in range(draw.stages):
+            matrix = self.stage_matrix(draw, stage, *masks.shape[-2:])
+            masks = along.move_masks(masks, matrix.detach(), outside)
+        return masks
+
+    def stage_matrix(self, draw: Draw, stage: int, height: int, width: int, applied: bool = True) -> Tensor:
+        """How a stage moves the pixels of each image, `[B, 2, 3]`, with a gradient to the draw's magnitudes.
+
+        Args:
+            draw: What was drawn.
+            stage: Which stage.
+            height: Of the images.
+            width: Of the images.
+            applied: Whether an operation that is not applied moves nothing.
+        """
+        choice, magnitude, sign = draw.choice[stage], draw.magnitude[stage], draw.sign[stage]
+        matrix = torch.eye(2, 3, dtype=torch.float64, device=choice.device).expand(len(draw), 2, 3)
+        for index, operation in enumerate(self.operations):
+            moved = along.matrix(operation, magnitude, sign, height, width)
+            if moved is not None:
+                chosen = (choice == index) & draw.applied[stage] if applied else choice == index
+                matrix = torch.where(chosen.reshape(-1, 1, 1), moved, matrix)
+        return matrix
 
     def forward(self, images: Tensor) -> Tensor:
         """Augment a batch by a fresh draw. No gradient reaches the policy: what trains it asks for one."""

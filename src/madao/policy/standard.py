@@ -191,6 +191,24 @@ class Standard(OwnRandomness):
         box = torch.stack([draw.top, draw.left, draw.height, draw.width])
         return resized_crop(images, box, draw.flipped, height, width)
 
+    def before_masks(self, masks: Tensor, draw: StandardDraw, outside: int = 255) -> Tensor:
+        """Crop and flip masks as `before` does their images, to the nearest pixel.
+
+        Args:
+            masks: `[B, H, W]`, of as many pixels as the images had. Values up to 255.
+            draw: What was drawn for the images.
+            outside: What the padding is.
+        """
+        planes = masks[:, None]
+        height, width = self._sides(planes)
+        if draw.height is None or draw.width is None:
+            padded = F.pad(planes, [self.padding] * 4, value=outside)
+            return crop(padded, draw.top, draw.left, draw.flipped, 0, height, width)[:, 0]
+        box = torch.stack([draw.top, draw.left, draw.height, draw.width])
+        grid = F.affine_grid(box_matrix(box, draw.flipped), [len(masks), 1, height, width], align_corners=False)
+        read = F.grid_sample(planes.float(), grid, mode="nearest", padding_mode="border", align_corners=False)
+        return read[:, 0].to(masks.dtype)
+
     def after(self, images: Tensor, draw: StandardDraw) -> Tensor:
         """What comes after the policy: normalise and Cutout."""
         return self.after_policy(images, draw.hole_y, draw.hole_x)
@@ -246,17 +264,22 @@ def resized_crop(images: Tensor, box: Tensor, flipped: Tensor, height: int, widt
         height: Of the result.
         width: Of the result.
     """
-    top, left, tall, wide = box
     values = images.float() if images.dtype == torch.uint8 else images
-    # From −1 to 1 across the result, to −1 to 1 across the image.
-    matrix = values.new_zeros(len(images), 2, 3)
+    matrix = box_matrix(box, flipped).to(values.dtype)
+    grid = F.affine_grid(matrix, [len(images), images.shape[1], height, width], align_corners=False)
+    result = F.grid_sample(values, grid, mode="bilinear", padding_mode="border", align_corners=False)
+    return result.round().clamp(0, 255).to(torch.uint8) if images.dtype == torch.uint8 else result.clamp(0, 1)
+
+
+def box_matrix(box: Tensor, flipped: Tensor) -> Tensor:
+    """From −1 to 1 across the result of `resized_crop` to −1 to 1 across the image, `[B, 2, 3]`."""
+    top, left, tall, wide = box
+    matrix = box.new_zeros(len(flipped), 2, 3)
     matrix[:, 0, 0] = torch.where(flipped, -wide, wide)
     matrix[:, 1, 1] = tall
     matrix[:, 0, 2] = 2 * left + wide - 1
     matrix[:, 1, 2] = 2 * top + tall - 1
-    grid = F.affine_grid(matrix, [len(images), images.shape[1], height, width], align_corners=False)
-    result = F.grid_sample(values, grid, mode="bilinear", padding_mode="border", align_corners=False)
-    return result.round().clamp(0, 255).to(torch.uint8) if images.dtype == torch.uint8 else result.clamp(0, 1)
+    return matrix
 
 
 def normalise(images: Tensor, mean: Sequence[float] | None = None, std: Sequence[float] | None = None) -> Tensor:

@@ -85,6 +85,16 @@ def _magnitude_panels(trajectory: Trajectory, policy: PolicySpec | None) -> list
     return panels
 
 
+_ERRORS = {
+    "error": "The part of images that is misclassified. Training error counts augmented images, so it may lie above "
+    "validation error for good.",
+    "mIoU error": "One minus the mean over classes of intersection by union. In training, the part of pixels that are "
+    "wrong, of augmented images.",
+    "k-NN error": "The part of images whose class the nearest training images do not tell. In training, the part of "
+    "queries that are as near to another key as to their own.",
+}
+
+
 def learning_charts(run: Run) -> list[Chart]:
     """Loss and error of training, validation and test."""
     metrics, epochs = run.metrics, _column(run.metrics, "epoch")
@@ -98,9 +108,8 @@ def learning_charts(run: Run) -> list[Chart]:
         ),
         (
             "error",
-            "Error",
-            "The part of images that is misclassified. Training error counts augmented images, so it may lie above "
-            "validation error for good. The cross is the test set, seen once at the end.",
+            run.error[0].upper() + run.error[1:],
+            _ERRORS.get(run.error, _ERRORS["error"]) + " The cross is the test set, seen once at the end.",
         ),
     ):
         series = [

@@ -105,8 +105,9 @@ def _run(run: Run, prefix: str, charts: dict[str, Chart]) -> str:
 
 def _head(run: Run, heading: str) -> str:
     facts = {
-        "test error": _percent(run.result.get("test_error")),
-        "validation error": _percent(_last(run.metrics.get("validation_error", ()))),
+        f"test {run.error}": _percent(run.result.get("test_error")),
+        f"validation {run.error}": _percent(_last(run.metrics.get("validation_error", ()))),
+        **_others(run),
         "epochs": f"{run.epochs} of {run.setting('epochs', '?')}",
         "augmentation": run.method,
         "data": run.setting("data.name") or run.setting("data.root") or "digits",
@@ -331,11 +332,18 @@ def _p_value(value: float | None) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
+def _others(run: Run) -> dict[str, str]:
+    """What else was measured on the test set."""
+    names = {"mean_class_error": "mean per-class error", "pixel_error": "pixel error"}
+    metrics = run.result.get("test_metrics", {})
+    return {f"test {name}": _percent(metrics[key]) for key, name in names.items() if key in metrics}
+
+
 def _outcome(run: Run) -> str:
     if isinstance(run.result.get("test_error"), float | int):
-        return f"test error {_percent(run.result['test_error'])}"
+        return f"test {run.error} {_percent(run.result['test_error'])}"
     known = _percent(_last(run.metrics.get("validation_error", ())))
-    return f"{'' if run.result else 'not ended, '}validation error {known}"
+    return f"{'' if run.result else 'not ended, '}validation {run.error} {known}"
 
 
 def _with_interval(value: Interval, signed: bool = False) -> str:

@@ -83,6 +83,12 @@ class Run:
         return Path(str(self.setting("augment.method", "unknown"))).stem
 
     @property
+    def error(self) -> str:
+        """What its task calls its error."""
+        names = {"segmentation": "mIoU error", "moco": "k-NN error"}
+        return names.get(str(self.setting("task.name")), "error")
+
+    @property
     def epochs(self) -> int:
         """How many are over."""
         return int(self.metrics["epoch"][-1] or 0)

@@ -20,15 +20,18 @@ from madao.data import (
     stratified,
 )
 from madao.data.decoding import why_not_on
-from madao.models import UnknownModel, build, known
+from madao.data.masks import looks_so
+from madao.hypergrad import Ranks
+from madao.models import UnknownModel, build, build_dense, build_encoder, known, known_dense
 from madao.ops.checks import nearest
 from madao.policy import AugmentationPolicy, Policy, RandAugment, Standard, Uniform, load_policy
 from madao.policy.named import NAMED
-from madao.training.config import AugmentConfig, DataConfig, ModelConfig
+from madao.tasks import Classification, MoCo, Segmentation, Task
+from madao.training.config import AugmentConfig, DataConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainConfig
 from madao.training.errors import UserError
 
 METHODS = ("madao", "standard", *NAMED)
-_OWN_SIZE = ("cifar10", "cifar100", "svhn", "npz", "digits")
+_OWN_SIZE = ("cifar10", "cifar100", "svhn", "npz", "digits", "shapes")
 """Data sets whose images have all one size: they are seen whole."""
 _FILE_SIZE = 224
 _CANVAS = 256 / 224
@@ -104,13 +107,12 @@ class Splits:
 
 def load_dataset(config: DataConfig) -> Dataset:
     """The data set a configuration names."""
-    ending = None if config.root is None else config.root.rpartition(".")[2]
-    name = config.name or ("digits" if ending is None else {"npz": "npz", "tar": "webdataset"}.get(ending, "folder"))
+    name = config.name or _default_data(config.root)
     if name not in DATASETS:
         raise UserError(f"unknown data set {nearest(name, DATASETS)}")
-    if config.planted != "none" and name != "digits":
-        raise UserError(f"--data.planted belongs to the data set digits, got {name}")
-    if config.root is None and name in ("folder", "npz", "webdataset"):
+    if config.planted != "none" and name not in ("digits", "shapes"):
+        raise UserError(f"--data.planted belongs to the data sets digits and shapes, got {name}")
+    if config.root is None and name in ("folder", "masks", "npz", "webdataset"):
         raise UserError(f"the data set {name} needs --data.root")
     side = None if config.size is None else config.size if name in _OWN_SIZE else round(config.size * _CANVAS)
     try:
@@ -121,13 +123,20 @@ def load_dataset(config: DataConfig) -> Dataset:
         raise UserError(str(error)) from None
 
 
+def _default_data(root: str | None) -> str:
+    if root is None:
+        return "digits"
+    by_ending = {".npz": "npz", ".tar": "webdataset"}.get(Path(root).suffix)
+    return by_ending or ("masks" if looks_so(Path(root)) else "folder")
+
+
 def load_splits(config: DataConfig) -> Splits:
     """Load the data set and set validation images aside."""
     dataset = load_dataset(config)
     try:
         train, validation, indices = _set_aside(dataset, config)
-        check_classes(train.labels, dataset.classes, "training")
-        check_classes(validation.labels, dataset.classes, "validation")
+        check_classes(train.targets, dataset.classes, "training")
+        check_classes(validation.targets, dataset.classes, "validation")
         (train, lost_train), (validation, lost_validation) = (
             _in_memory(images, config) for images in (train, validation)
         )
@@ -179,19 +188,101 @@ def on_device(splits: Splits, config: DataConfig, device: torch.device) -> tuple
     return splits.on(device, decode=reason is None), notes
 
 
-def build_model(config: ModelConfig, splits: Splits) -> nn.Module:
+def build_model(config: ModelConfig, splits: Splits, task: TaskConfig | None = None) -> nn.Module:
     """The model, checked against the data."""
-    name = config.name or default_model(splits.size)
+    task = TaskConfig() if task is None else task
+    masks = splits.train.targets.dim() == 3
+    if masks != (task.name == "segmentation"):
+        has, remedy = (
+            ("masks", "use --task.name segmentation") if masks else ("no masks", "use --data.name shapes or masks")
+        )
+        raise UserError(f"the data set {splits.name} has {has}, so {task.name} cannot be learned from it; {remedy}")
+    name = config.name or default_model(splits.size, task.name)
+    size, channels = splits.size, splits.channels
     try:
-        return build(name, len(splits.classes), splits.channels, splits.size, config.pretrained, config.stem)
+        if masks:
+            return build_dense(name, len(splits.classes), channels, size, config.pretrained)
+        if task.name == "moco":
+            hidden = task.version == "v2"
+            return build_encoder(
+                name, task.dimensions, channels, size, config.pretrained, config.stem, hidden, task.splits
+            )
+        return build(name, len(splits.classes), channels, size, config.pretrained, config.stem)
     except UnknownModel:
-        raise UserError(f"unknown model {nearest(name, known())}") from None
+        raise UserError(f"unknown model {nearest(name, known_dense() if masks else known())}") from None
     except ValueError as error:
         raise UserError(str(error)) from None
 
 
-def default_model(size: int) -> str:
+def build_optimizer(config: OptimizerConfig, network: nn.Module, device: torch.device) -> torch.optim.SGD:
+    """SGD on what learns of a network."""
+    return torch.optim.SGD(
+        network.parameters(),
+        lr=config.lr,
+        momentum=config.momentum,
+        nesterov=config.nesterov,
+        weight_decay=config.weight_decay,
+        fused=device.type == "cuda",
+    )
+
+
+def build_task(
+    config: TrainConfig,
+    splits: Splits,
+    network: nn.Module,
+    standard: Standard,
+    ranks: Ranks | None = None,
+    autocast: torch.dtype | None = None,
+) -> Task:
+    """What is learned."""
+    smoothing = config.optimizer.label_smoothing
+    if smoothing and config.task.name != "classification":
+        raise UserError(f"--optimizer.label_smoothing belongs to classification, got {smoothing}; leave it at 0")
+    if config.task.name == "moco":
+        return _moco(config, splits, network, standard, Ranks() if ranks is None else ranks, autocast)
+    if config.task.name == "segmentation":
+        return Segmentation(len(splits.classes))
+    return Classification(len(splits.classes), smoothing)
+
+
+def _moco(
+    config: TrainConfig,
+    splits: Splits,
+    network: nn.Module,
+    standard: Standard,
+    ranks: Ranks,
+    autocast: torch.dtype | None,
+) -> MoCo:
+    task = config.task
+    if config.augment.cutout:
+        raise UserError(f"--augment.cutout does not go with moco, got {config.augment.cutout}; leave it at 0")
+    if config.batch_size > task.queue:
+        raise UserError(f"--task.queue must hold a batch of {config.batch_size}, got {task.queue}")
+    part = min(config.batch_size, len(splits.train)) / (config.accumulate * ranks.world)
+    if task.splits > 1 and part % task.splits:
+        raise UserError(f"--task.splits must divide the {part:g} images of one pass, got {task.splits}")
+    temperature = {"v1": 0.07, "v2": 0.2}[task.version] if task.temperature is None else task.temperature
+    return MoCo(
+        network,
+        task.dimensions,
+        standard,
+        len(splits.classes),
+        task.queue,
+        task.momentum,
+        temperature,
+        task.neighbours,
+        task.splits,
+        config.outer.mode == "train",
+        autocast,
+        ranks,
+        config.seed,
+    )
+
+
+def default_model(size: int, task: str = "classification") -> str:
     """What suits images of a size."""
+    if task == "segmentation":
+        return "small-fcn" if size <= 28 else "fcn_resnet50"
     return "small-cnn" if size <= 28 else "resnet18"
 
 

@@ -14,8 +14,9 @@ class DataConfig:
     """Where images come from.
 
     Args:
-        name: digits, folder, webdataset, npz, cifar10, cifar100, svhn, imagenet, flowers102, oxford-pets, fgvc-aircraft
-            or stanford-cars. By default folder where a root is given, digits otherwise.
+        name: digits, shapes, folder, masks, webdataset, npz, cifar10, cifar100, svhn, imagenet, flowers102,
+            oxford-pets, fgvc-aircraft or stanford-cars. By default folder or masks where a root is given, digits
+            otherwise.
         root: The folder that holds the data set, the .npz file, or shards as in 'train-{000..146}.tar'.
         download: Fetch the data set if it is not there.
         size: Side of what the model sees. By default the data set's own; 224 for files.
@@ -26,7 +27,8 @@ class DataConfig:
             workers only read; where it cannot, workers do).
         memory: Decoded images live on the device if they take at most so many GiB; otherwise workers read them.
         on_error: What a corrupt image does: stop, or be counted and skipped.
-        planted: Of digits: rotate, translate, shear, brightness, invert or none, a shift of validation and test digits.
+        planted: Of digits and shapes: rotate, translate, shear, brightness, invert or none, a shift of validation and
+            test images.
     """
 
     name: str | None = None
@@ -55,12 +57,46 @@ class DataConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class TaskConfig:
+    """What is learned.
+
+    Args:
+        name: classification, segmentation (a class for each pixel), or moco (features, from images without labels).
+        version: Of moco: v1 (a linear projection, temperature 0.07) or v2 (a hidden layer in it, temperature 0.2).
+        dimensions: Of moco's projection.
+        queue: Keys that moco compares with.
+        momentum: How much of its weights the key encoder keeps at a step.
+        temperature: Of the contrastive loss. By default that of the version.
+        splits: Parts of moco's batch that have a BatchNorm of their own, as if each were on a device of its own.
+        neighbours: Training images that vote in the k-nearest-neighbour check; fewer where classes have fewer.
+    """
+
+    name: Literal["classification", "segmentation", "moco"] = "classification"
+    version: Literal["v1", "v2"] = "v1"
+    dimensions: int = 128
+    queue: int = 65_536
+    momentum: float = 0.999
+    temperature: float | None = None
+    splits: int = 1
+    neighbours: int = 200
+
+    def __post_init__(self) -> None:
+        for name, least in (("dimensions", 2), ("queue", 1), ("splits", 1), ("neighbours", 1)):
+            _at_least(f"task.{name}", getattr(self, name), least)
+        if not 0 <= self.momentum <= 1:
+            raise UserError(f"--task.momentum must lie between 0 and 1, got {self.momentum}")
+        if self.temperature is not None and not self.temperature > 0:
+            raise UserError(f"--task.temperature must be above 0, got {self.temperature}")
+
+
+@dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """What is trained.
 
     Args:
-        name: small-cnn, wrn-28-2, wrn-40-2, wrn-28-10, resnet18, resnet50, or any name of torchvision or timm.
-            By default small-cnn for images up to 28 pixels, resnet18 above.
+        name: small-cnn, wrn-28-2, wrn-40-2, wrn-28-10, resnet18, resnet50, or any name of torchvision or timm;
+            small-fcn, or one of torchvision's, for segmentation. By default small-cnn or small-fcn for images up to 28
+            pixels, resnet18 or fcn_resnet50 above.
         pretrained: Start from published weights (true), or from a state dict (its path).
         stem: How a resnet begins: small for images up to 64 pixels, imagenet above.
     """
@@ -257,6 +293,7 @@ class TrainConfig:
 
     Args:
         data: Where images come from.
+        task: What is learned.
         model: What is trained.
         augment: How training images are varied.
         optimizer: How weights are trained.
@@ -281,6 +318,7 @@ class TrainConfig:
     """
 
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     augment: AugmentConfig = dataclasses.field(default_factory=AugmentConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
@@ -335,7 +373,7 @@ def _fraction(name: str, value: float) -> None:
 
 def from_plain(plain: Plain) -> TrainConfig:
     """The configuration from dictionaries, lists and numbers; settings that are not there have their defaults."""
-    parts = {"data": DataConfig, "model": ModelConfig, "augment": AugmentConfig}
+    parts = {"data": DataConfig, "task": TaskConfig, "model": ModelConfig, "augment": AugmentConfig}
     parts |= {"optimizer": OptimizerConfig, "outer": OuterConfig, "speed": SpeedConfig}
     try:
         return TrainConfig(**{key: parts[key](**value) if key in parts else value for key, value in plain.items()})

@@ -18,10 +18,13 @@ class Console:
         total: Steps of the whole run.
         speaks: Whether anything is shown: of several processes only the first one speaks.
         stream: Where to. By default standard output.
+        error: What the error is called.
     """
 
-    def __init__(self, title: str, total: int, speaks: bool = True, stream: TextIO | None = None) -> None:
-        self.title = title
+    def __init__(
+        self, title: str, total: int, speaks: bool = True, stream: TextIO | None = None, error: str = "error"
+    ) -> None:
+        self.title, self.error = title, error
         self._rich = RichConsole(file=stream or sys.stdout, highlight=False, soft_wrap=True, quiet=not speaks)
         self._progress: Progress | None = None
         self._advised = False
@@ -66,7 +69,7 @@ class Console:
         if row["validation_error"] is None and self._progress is None:
             return  # plain lines are for what was measured
         if row["validation_error"] is not None:
-            parts.append(f"validation error {100 * row['validation_error']:.2f} %")
+            parts.append(f"validation {self.error} {100 * row['validation_error']:.2f} %")
         parts.append(
             f"{rate:,.0f} images/s" if own is None or own < 1.1 * rate else f"{rate:,.0f} of {own:,.0f} images/s"
         )

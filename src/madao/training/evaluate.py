@@ -1,25 +1,19 @@
 """How well a model does on images that are not augmented."""
 
 import contextlib
-import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from madao.data import Images
 from madao.hypergrad import Ranks
 from madao.hypergrad.pure import in_mode
 from madao.policy import Standard
+from madao.tasks import Classification, Measure, Score
 
-
-@dataclasses.dataclass(frozen=True)
-class Score:
-    """The mean cross-entropy and the part of images that were misclassified, over `count` images."""
-
-    loss: float
-    error: float
-    count: int
+_COMPARED = 50_000
+"""Most training images that others are compared with: all of CIFAR's, and a check that stays cheap on ImageNet."""
 
 
 @torch.inference_mode()
@@ -29,28 +23,45 @@ def evaluate(
     standard: Standard,
     autocast: torch.dtype | None = None,
     ranks: Ranks | None = None,
+    measure: Measure | None = None,
+    known: Callable[[], Iterable[tuple[Tensor, Tensor]]] | None = None,
 ) -> Score:
     """Score a model, which is in evaluation mode meanwhile.
 
     Args:
-        model: Gives logits.
-        batches: uint8 images and labels, on the model's device.
+        model: Gives what is measured.
+        batches: uint8 images and targets, on the model's device.
         standard: How images are cut and normalised.
         autocast: Half-precision dtype of the forward passes, if any.
         ranks: The processes that have a part of the batches each; the score is of all of them.
+        measure: What takes the batches in. By default that of classification.
+        known: Gives batches of training images, for measures that compare.
     """
-    loss, wrong, count = 0.0, 0, 0
-    with in_mode(model, "eval"):
-        for images, labels in batches:
+    measure = Classification().measure() if measure is None else measure
+
+    def answers(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+        for images, targets in batches:
             inputs = standard.normalise(standard.centre(images))
             half = contextlib.nullcontext() if autocast is None else torch.autocast(images.device.type, dtype=autocast)
             with half:
-                logits = model(inputs).float()
-            loss += float(F.cross_entropy(logits, labels, reduction="sum").double())
-            wrong += int((logits.argmax(1) != labels).sum())
-            count += len(labels)
+                outputs = measure.outputs(model, inputs).float()
+            yield outputs, measure.targets(standard, targets)
+
+    with in_mode(model, "eval"):
+        if measure.compares and known is not None:
+            tensors = [torch.cat(part) for part in zip(*answers(known()), strict=True)]
+            outputs, targets = tensors if ranks is None else [ranks.gathered(tensor) for tensor in tensors]
+            measure.compare_with(outputs, targets)
+        for outputs, targets in answers(batches):
+            measure.add(outputs, targets)
+    sums = measure.sums()
     if ranks is not None and ranks.world > 1:
-        device = next(model.parameters()).device
-        sums = ranks.total((torch.tensor([loss, wrong, count], dtype=torch.float64, device=device),))[0].tolist()
-        loss, wrong, count = sums[0], int(sums[1]), int(sums[2])
-    return Score(loss / max(count, 1), wrong / max(count, 1), count)
+        sums = ranks.total((sums.to(next(model.parameters()).device),))[0].cpu()
+    return measure.score(sums)
+
+
+def to_compare_with(images: Images) -> Images:
+    """At most 50,000 of the images, evenly spaced."""
+    if len(images) <= _COMPARED:
+        return images
+    return images.subset(torch.arange(_COMPARED) * len(images) // _COMPARED)

@@ -1,14 +1,17 @@
 """The loss of each example, as a function of the parameters, for the outer step."""
 
 import copy
+import dataclasses
 import functools
 import inspect
+import itertools
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
-from madao.hypergrad import PureModel
-from madao.hypergrad.pure import raised
+from madao.hypergrad import Place, PureModel, Term
+from madao.hypergrad.pure import Mode, raised
 from madao.policy.standard import normalise
 
 Loss = Callable[..., Tensor]
@@ -20,7 +23,7 @@ class ExampleLosses:
     Args:
         losses: Of outputs and targets.
         model: In its mode.
-        targets: Of the whole batch.
+        targets: Of the whole batch; None where they are given, behind their inputs.
         part: Which examples.
         own: Images, and what turns them into inputs, where those that are given do not matter.
         draws: Inputs that follow each other for each of the targets.
@@ -31,7 +34,7 @@ class ExampleLosses:
         self,
         losses: Loss,
         model: PureModel,
-        targets: Tensor,
+        targets: Tensor | None,
         part: slice,
         own: tuple[Tensor, Callable[[Tensor], Tensor]] | None,
         draws: int = 1,
@@ -50,8 +53,10 @@ class ExampleLosses:
         else:
             images, transform = self.own
             inputs = transform(normalise(images))
+        targets = given[self.place + 1] if self.targets is None else self.targets
+        if self.draws > 1 and self.targets is not None:
+            targets = targets.repeat_interleave(self.draws, 0)
         # In float32, as mixed-precision training has the logits for its loss.
-        targets = self.targets.repeat_interleave(self.draws, 0) if self.draws > 1 else self.targets
         return self.losses(raised(self.model(params, inputs[self.part])), targets[self.part])
 
     def __eq__(self, other: object) -> bool:
@@ -59,6 +64,49 @@ class ExampleLosses:
 
     def __hash__(self) -> int:
         return hash(self.identity)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Passes:
+    """How a loss is computed in an outer step: in microbatches, each a `Term`.
+
+    Attributes:
+        losses: Of outputs and targets, one an example.
+        model: What is trained.
+        microbatch: Most examples in one pass; None for any.
+        autocast: Half-precision dtype, if any.
+        seed: Which random numbers dropout sees.
+    """
+
+    losses: Loss
+    model: nn.Module
+    microbatch: int | None
+    autocast: torch.dtype | None
+    seed: int
+
+    def terms(
+        self,
+        mode: Mode,
+        targets: Tensor | None,
+        place: Place,
+        own: tuple[Tensor, Callable[[Tensor], Tensor]] | None = None,
+        draws: int = 1,
+        given: int = 0,
+        pathwise: Place | None = None,
+    ) -> list[Term]:
+        """The loss over the first examples, as many as there are at a place; arguments as of `ExampleLosses`."""
+        count, pathwise = len(place), pathwise or place
+        smooth, size = len(pathwise), self.microbatch or max(count, 1)
+        bounds = [*range(0, max(smooth, 1), size), *range(smooth, count, size), count]
+        terms = []
+        for start, stop in itertools.pairwise(bounds):
+            part = slice(start, stop)
+            # Each microbatch has a dropout mask of its own.
+            model = PureModel(self.model, mode, self.seed + place.start + start, self.autocast)
+            loss = ExampleLosses(self.losses, model, targets, part, own, draws, given)
+            derivative = (stop - start) / max(pathwise.total, 1) if start < max(smooth, 1) else 0.0
+            terms.append(Term(loss, (stop - start) / max(place.total, 1), derivative))
+        return terms
 
 
 def per_example(loss: Loss) -> Loss:

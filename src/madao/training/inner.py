@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from madao.hypergrad import Place
 from madao.policy import AugmentationPolicy, Standard, StandardDraw
 from madao.policy.randomness import OwnRandomness
+from madao.tasks import Task
 from madao.training.drawing import drawn, drawn_standard
 from madao.training.graph import Recorder, SharedMemory
 
@@ -19,14 +20,14 @@ class Trained:
 
     Attributes:
         cropped: The batch before the policy.
-        labels: Its labels.
+        targets: Its targets, as they are before the policy.
         draw: What standard augmentation did to it.
         loss: Its mean loss; of several processes one's own part of it.
-        wrong: How many of its images were misclassified.
+        wrong: How many of its images were wrong.
     """
 
     cropped: Tensor
-    labels: Tensor
+    targets: Tensor
     draw: StandardDraw
     loss: Tensor
     wrong: Tensor
@@ -37,7 +38,7 @@ class InnerStep:
 
     Args:
         model: What is trained, called as `model(inputs)`.
-        loss: `loss(outputs, labels)`.
+        task: What is learned.
         backward: What takes the loss back through the model.
         optimizer: Of the weights; its learning rate is set by whoever calls.
         standard: Crop, flip, normalise and Cutout.
@@ -52,7 +53,7 @@ class InnerStep:
     def __init__(
         self,
         model: nn.Module,
-        loss: Callable[[Tensor, Tensor], Tensor],
+        task: Task,
         backward: Callable[[Tensor], None],
         optimizer: torch.optim.Optimizer,
         standard: Standard,
@@ -63,32 +64,36 @@ class InnerStep:
         world: int = 1,
     ) -> None:
         self.place, self.world = place, world
-        self.model, self.loss, self.backward, self.optimizer = model, loss, backward, optimizer
+        self.model, self.task, self.backward, self.optimizer = model, task, backward, optimizer
         self.standard, self.policy, self.accumulate, self.clip = standard, policy, accumulate, clip
 
-    def __call__(self, images: Tensor, labels: Tensor, augment: bool) -> Trained:
+    def __call__(self, images: Tensor, targets: Tensor, augment: bool) -> Trained:
         """Train on a batch, through the policy where `augment`."""
+        task = self.task
         place = Place.alone(len(images)) if self.place is None else self.place
-        draw, cropped = crop_and_flip(self.standard, images, place)
-        augmented = cropped
+        draw, cropped, targets = cropped_batch(task, self.standard, images, targets, place)
+        augmented, draws = cropped, None
         if augment and self.policy is not None:
-            augmented = self.policy.apply(cropped, drawn(self.policy, cropped, place))
+            draws = [drawn(self.policy, cropped, place) for _ in range(task.views)]
+            augmented = self.policy.apply(cropped, draws[0])
+        given = task.inner(self.policy, targets, draws)
         inputs = self.standard.after(augmented, draw)
         losses, wrong = [], []
         self.optimizer.zero_grad()
-        parts = inputs.tensor_split(self.accumulate), labels.tensor_split(self.accumulate)
-        for part_inputs, part_labels in zip(*parts, strict=True):
-            if not len(part_labels) and self.world == 1:
+        parts = inputs.tensor_split(self.accumulate), given.tensor_split(self.accumulate)
+        for part_inputs, part_given in zip(*parts, strict=True):
+            if not len(part_given) and self.world == 1:
                 continue  # of a batch of which images could not be read
             outputs = self.model(part_inputs)
-            loss = self.loss(outputs, part_labels) * (len(part_labels) / place.total)
+            loss = task.loss(outputs, part_given) * (len(part_given) / place.total)
             self.backward(loss * self.world)  # of which the model takes the mean over processes
             losses.append(loss.detach())
-            wrong.append((outputs.detach().argmax(1) != part_labels).sum())
+            wrong.append(task.wrong(outputs.detach(), part_given))
         if self.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         self.optimizer.step()
-        return Trained(cropped, labels, draw, torch.stack(losses).sum(), torch.stack(wrong).sum())
+        task.stepped(given)
+        return Trained(cropped, targets, draw, torch.stack(losses).sum(), torch.stack(wrong).sum())
 
 
 class GraphedStep:
@@ -111,13 +116,21 @@ class GraphedStep:
         self.recorder = Recorder(self._run, "training steps", random, say, memory)
         self.step = step
 
-    def __call__(self, images: Tensor, labels: Tensor, augment: bool) -> Trained:
+    def __call__(self, images: Tensor, targets: Tensor, augment: bool) -> Trained:
         """Train on a batch, through the policy where `augment`."""
-        return self.recorder(augment, (images, labels))
+        return self.recorder(augment, (images, targets))
 
     def _run(self, augment: bool, batch: tuple[Tensor, ...]) -> Trained:
-        images, labels = batch
-        return self.step(images, labels, augment)
+        images, targets = batch
+        return self.step(images, targets, augment)
+
+
+def cropped_batch(
+    task: Task, standard: Standard, images: Tensor, targets: Tensor, place: Place
+) -> tuple[StandardDraw, Tensor, Tensor]:
+    """Images and targets before the policy, and what was drawn for the images."""
+    draw, cropped = crop_and_flip(standard, images, place)
+    return draw, cropped, task.cropped(standard, targets, draw, lambda: crop_and_flip(standard, images, place)[1])
 
 
 def crop_and_flip(standard: Standard, images: Tensor, place: Place | None = None) -> tuple[StandardDraw, Tensor]:

@@ -1,7 +1,6 @@
 """The outer step: a policy learns from the validation loss, within anybody's training loop."""
 
 import functools
-import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -15,13 +14,11 @@ from madao.hypergrad import (
     Influence,
     LeaveOneOut,
     Neumann,
-    Place,
     Problem,
     PureModel,
     Ranks,
     Relaxed,
     Stats,
-    Term,
     Traced,
 )
 from madao.hypergrad.estimators import Estimator
@@ -32,10 +29,10 @@ from madao.hypergrad.signal import RunningSignal
 from madao.hypergrad.traced import UntraceableError
 from madao.hypergrad.unrolled import Unrolled
 from madao.hypergrad.vector import Vector
-from madao.policy import Policy
+from madao.policy import Draw, Policy
 from madao.policy.standard import normalise
 from madao.training.drawing import drawn
-from madao.training.example_losses import ExampleLosses, Loss, per_example
+from madao.training.example_losses import Loss, Passes, per_example
 from madao.training.graph import Recorder, SharedMemory
 from madao.training.outer_step import Asked, OuterStep, Places
 from madao.training.precision import full_precision
@@ -47,6 +44,8 @@ _CHECKED = 16
 """On so many images traced code is compared with the reference."""
 
 _LOGGER = logging.getLogger("madao")
+
+Along = Callable[[Policy, Tensor, Sequence[Draw] | None], Tensor]
 
 
 class PolicyOptimizer:
@@ -87,6 +86,10 @@ class PolicyOptimizer:
         check_every: The residual of the linear system is measured in one of so many outer steps, and with it which
             powers of the Hessian `Neumann(tolerance=…)` can do without until the next; 0 for never.
         seed: Which random numbers dropout sees.
+        views: How many times the policy draws for an image. What is drawn first makes the model's input.
+        along: `along(policy, targets, draws)`, where targets depend on the draws, one for each view, as masks do:
+            those of the augmented images, floating point, with a gradient to the policy where they have one; of the
+            images as they are where `draws` is None. Validation targets are given to the loss as they come.
     """
 
     def __init__(
@@ -112,12 +115,14 @@ class PolicyOptimizer:
         autocast: torch.dtype | None = None,
         check_every: int = 10,
         seed: int = 0,
+        views: int = 1,
+        along: Along | None = None,
     ) -> None:
         for name, value, least in (("every", every, 1), ("warmup", warmup, 0), ("check_every", check_every, 0)):
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
         sizes = {"microbatch": microbatch, "curvature_batch": curvature_batch, "pathwise_batch": pathwise_batch}
-        for name, size in {**sizes, "draws": draws}.items():
+        for name, size in {**sizes, "draws": draws, "views": views}.items():
             if size is not None and size < 1:
                 raise ValueError(f"{name} must be at least 1, got {size!r}")
         if clip is not None and not clip > 0:
@@ -144,6 +149,7 @@ class PolicyOptimizer:
         self._kinds = [name.removesuffix("_logits") for name in learns]
         self._signal = RunningSignal()
         self._losses = per_example(loss)
+        self.views, self.along = views, along
         self.calls = self.updates = self.skipped = 0
         self._validation = ValidationBatches()
         self._recent: Recent | None = None
@@ -305,6 +311,8 @@ class PolicyOptimizer:
         outer_images, outer_targets = tensors[2 + asked.rest :]
         if self.draws > 1:
             images, *rest = (tensor.repeat_interleave(self.draws, 0) for tensor in (images, *rest))
+            if self.along is not None:
+                targets = targets.repeat_interleave(self.draws, 0)
         transform = self.transform or _unchanged
         if asked.transform is None:
             inner_transform = transform
@@ -318,38 +326,49 @@ class PolicyOptimizer:
         places = asked.places or self._places(len(images), len(outer_images))
         place, curved, smooth = places.train, places.curved, slice(len(places.pathwise))
         with torch.enable_grad():
-            draw = drawn(self.policy, floats, place, relaxed=True)
+            draws = [drawn(self.policy, floats, place, relaxed=True) for _ in range(self.views)]
             if isinstance(self.estimator, Influence):
-                draw = draw.pathwise()
-            augmented = self.policy.apply(floats[smooth], draw[smooth])
+                draws = [draw.pathwise() for draw in draws]
+            augmented, *moved = self._augmented(floats[smooth], targets[smooth], [draw[smooth] for draw in draws])
             if len(augmented) < len(floats):
                 with torch.no_grad():
                     scored = slice(len(augmented), None)
-                    others = self.policy.apply(floats[scored], draw[scored].detach())
-                augmented = torch.cat([augmented, others])
-            inputs: tuple[Tensor, ...] = (inner_transform(augmented),)
-            log_prob = self.policy.effect_log_prob(draw)
+                    hard = [draw[scored].detach() for draw in draws]
+                    others = self._augmented(floats[scored], targets[scored], hard)
+                augmented, *moved = (torch.cat(pair) for pair in zip((augmented, *moved), others, strict=True))
+            inputs: tuple[Tensor, ...] = (inner_transform(augmented), *moved)
+            log_prob = functools.reduce(torch.add, [self.policy.effect_log_prob(draw) for draw in draws])
         params = PureModel(self.model).params
-        plain: tuple[Tensor, ...] = (inner_transform(floats),)
+        unaugmented = (inner_transform(floats),)
+        plain: tuple[Tensor, ...] | None = unaugmented
+        if self.along is not None:
+            # Which may cost as much as another pass, and most baselines do not look at it.
+            wanted = isinstance(self.estimator, Influence) and not isinstance(self.estimator.baseline, LeaveOneOut)
+            with torch.no_grad():
+                plain = (*unaugmented, self.along(self.policy, targets, None)) if wanted else None
+        passes = self._passes()
+        fixed = targets if self.along is None else None
         curvature = None
         if self.curvature_batch is not None:
-            curvature = self._terms(self.inner_mode, targets, curved, draws=self.draws)
+            curvature = passes.terms(self.inner_mode, fixed, curved, draws=self.draws)
         if isinstance(self.solver, Deflated):
             # By another draw: q must know nothing of the draw whose influence is measured along it.
             few = floats[: len(curved)]
-            again = inner_transform(self.policy.apply(few, drawn(self.policy, few, curved)))
-            inputs, plain = (*inputs, again), (*plain, again)
-            curvature = self._terms(self.inner_mode, targets, curved, draws=self.draws, given=1)
+            other = [drawn(self.policy, few, curved) for _ in range(self.views)]
+            again, *again_moved = self._augmented(few, targets[: len(few)], other)
+            added, given = (inner_transform(again), *again_moved), len(inputs)
+            inputs, plain = (*inputs, *added), None if plain is None else (*plain, *added)
+            curvature = passes.terms(self.inner_mode, fixed, curved, draws=self.draws, given=given)
         problem = Problem(
             params=params,
             hyper=tuple(self._params),
             inputs=inputs,
-            inner=self._terms(self.inner_mode, targets, place, draws=self.draws, pathwise=places.pathwise),
-            outer=self._terms(self.outer_mode, outer_targets, places.validation, (outer_images, transform)),
+            inner=passes.terms(self.inner_mode, fixed, place, draws=self.draws, pathwise=places.pathwise),
+            outer=passes.terms(self.outer_mode, outer_targets, places.validation, (outer_images, transform)),
             curvature=curvature,
             weight_decay=self.weight_decay,
             log_prob=log_prob,
-            classes=targets.repeat_interleave(self.draws, 0) if self.draws > 1 else targets,
+            classes=fixed.repeat_interleave(self.draws, 0) if fixed is not None and self.draws > 1 else fixed,
             draws=self.draws,
             plain=plain,
             ranks=self.ranks,
@@ -360,30 +379,14 @@ class PolicyOptimizer:
             solver = solver.powers(asked.products)
         return unread(problem, solver, hvp, self.estimator, check=asked.check, recent=recent, keep=False)
 
-    def _terms(
-        self,
-        mode: Mode,
-        targets: Tensor,
-        place: Place,
-        own: tuple[Tensor, Callable[[Tensor], Tensor]] | None = None,
-        draws: int = 1,
-        given: int = 0,
-        pathwise: Place | None = None,
-    ) -> list[Term]:
-        """The loss over the first examples, as many as there are at a place, as microbatches."""
-        count, pathwise = len(place), pathwise or place
-        smooth, size = len(pathwise), self.microbatch or max(count, 1)
-        bounds = [*range(0, max(smooth, 1), size), *range(smooth, count, size), count]
-        terms = []
-        for start, stop in itertools.pairwise(bounds):
-            part = slice(start, stop)
-            # Each microbatch has a dropout mask of its own.
-            seed = self.seed + 1_000_003 * self.calls + place.start + start
-            model = PureModel(self.model, mode, seed, self.autocast)
-            loss = ExampleLosses(self._losses, model, targets, part, own, draws, given)
-            derivative = (stop - start) / max(pathwise.total, 1) if start < max(smooth, 1) else 0.0
-            terms.append(Term(loss, (stop - start) / max(place.total, 1), derivative))
-        return terms
+    def _passes(self) -> Passes:
+        seed = self.seed + 1_000_003 * self.calls
+        return Passes(self._losses, self.model, self.microbatch, self.autocast, seed)
+
+    def _augmented(self, images: Tensor, targets: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, ...]:
+        """The images, and behind them the targets where these depend on the draws."""
+        augmented = self.policy.apply(images, draws[0])
+        return (augmented,) if self.along is None else (augmented, self.along(self.policy, targets, draws))
 
 
 def _unchanged(images: Tensor) -> Tensor:

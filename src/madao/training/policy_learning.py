@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from madao.data import Batches
 from madao.hypergrad import (
@@ -22,12 +22,13 @@ from madao.hypergrad import (
 )
 from madao.hypergrad.influence import Baseline
 from madao.policy import Policy, Standard
+from madao.tasks import Task
 from madao.training.build import Splits
 from madao.training.config import OuterConfig, TrainConfig
 from madao.training.drawing import part_of
 from madao.training.ema import WeightAverage
-from madao.training.errors import SharedError
-from madao.training.inner import Trained, crop_and_flip
+from madao.training.errors import SharedError, UserError
+from madao.training.inner import Trained, crop_and_flip, cropped_batch
 from madao.training.outer import PolicyOptimizer
 from madao.training.outer_step import OuterStep
 from madao.training.schedule import cosine
@@ -46,7 +47,7 @@ class PolicyLearning:
         config: Of the run.
         policy: What learns.
         network: What is trained.
-        loss: Of training and validation.
+        task: What is learned.
         standard: Crop, flip, normalise and Cutout.
         splits: The images.
         train_batches: The order of the training images.
@@ -59,7 +60,7 @@ class PolicyLearning:
         config: TrainConfig,
         policy: Policy,
         network: nn.Module,
-        loss: Callable[..., Tensor],
+        task: Task,
         standard: Standard,
         splits: Splits,
         train_batches: Batches,
@@ -67,7 +68,9 @@ class PolicyLearning:
         awaited: Callable[[Iterator[Any]], Iterator[Any]] = iter,
     ) -> None:
         settings = config.outer
-        self.settings, self.standard = settings, standard
+        self.settings, self.standard, self.task = settings, standard, task
+        if task.moves and settings.baseline == "class-mean":
+            raise UserError(f"--outer.baseline class-mean needs a class for every image, which {task.name} has not")
         if settings.learn == "selection":
             for held in (policy.application_logits, policy.magnitude_logits):
                 held.requires_grad_(False)
@@ -83,7 +86,7 @@ class PolicyLearning:
         self.outer = PolicyOptimizer(
             policy,
             network if self.average is None else self.average.module.requires_grad_(True),
-            loss,
+            task.losses,
             every=settings.every,
             warmup=self.warmup,
             optimizer=self.optimizer,
@@ -99,6 +102,8 @@ class PolicyLearning:
             autocast=autocast,
             check_every=10 if settings.solver == "neumann" else 0,
             seed=config.seed,
+            views=task.views,
+            along=task.along if task.moves else None,
         )
         if settings.sign == "random":
             self.optimizer.register_step_pre_hook(functools.partial(self._turn, config.seed))
@@ -139,27 +144,31 @@ class PolicyLearning:
             progress: Part of training that is over.
             trained: The step.
         """
-        cropped, labels, draw = trained.cropped, trained.labels, trained.draw
+        cropped, targets, draw = trained.cropped, trained.targets, trained.draw
         if not self.outer.due():
-            self.outer.step((cropped, labels), ())  # which only counts
+            self.outer.step((cropped, targets), ())  # which only counts
             return
         if self.settings.decay:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.settings.lr * cosine(progress)
         validation, train = self._next_streams()
         if train is not None:
-            images, labels = next(train)
             assert self._train is not None
-            draw, cropped = crop_and_flip(self.standard, images, part_of(self._train.batch_size, self.ranks))
-        outer_images, outer_labels = next(validation)
-        batch = self.standard.centre(outer_images), outer_labels
+            place = part_of(self._train.batch_size, self.ranks)
+            images, given = next(train)
+            draw, cropped, targets = cropped_batch(self.task, self.standard, images, given, place)
+        outer_images, outer_targets = next(validation)
+        place = part_of(self._validation.batch_size, self.ranks)
+        batch = self.task.outer(
+            self.standard, outer_images, outer_targets, lambda: crop_and_flip(self.standard, outer_images, place)[1]
+        )
         self.at_work = True
         self.ranks.as_the_first(self.network.buffers())
         if self.average is not None:
             if self.outer.updates + self.outer.skipped == 0:
                 self.average.module.load_state_dict(self.network.state_dict())  # nothing of before it was trained
             self.average.update(self.network)
-        self.last = self.outer.step((cropped, labels, draw.hole_y, draw.hole_x), batch, self.standard.after_policy)
+        self.last = self.outer.step((cropped, targets, draw.hole_y, draw.hole_x), batch, self.standard.after_policy)
         self.at_work = False
         if self.last is not None:
             self.record.append(_health(self.outer.calls, self.last))

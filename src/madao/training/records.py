@@ -15,8 +15,9 @@ def run_directory(config: TrainConfig, splits: Splits) -> Path:
         return Path(config.out)
     method = Path(config.augment.method).stem
     planted = "" if config.data.planted == "none" else f"-{config.data.planted}"
-    model = (config.model.name or default_model(splits.size)).replace("/", "-")
-    return Path("runs") / f"{splits.name}{planted}-{model}-{method}-{config.seed}"
+    model = (config.model.name or default_model(splits.size, config.task.name)).replace("/", "-")
+    task = "moco-" if config.task.name == "moco" else ""
+    return Path("runs") / f"{splits.name}{planted}-{task}{model}-{method}-{config.seed}"
 
 
 def record_images(directory: RunDirectory, splits: Splits, standard: Standard) -> None:

@@ -19,6 +19,8 @@ class Result:
         out: The run directory.
         policy: The learned policy's selection probabilities by operation, averaged over stages; else empty.
         test_loss: On the test set.
+        test_metrics: What else the task measures on the test set: `mean_class_error`, say.
+        error: What the task's error is called.
     """
 
     test_error: float | None
@@ -27,6 +29,8 @@ class Result:
     out: str
     policy: dict[str, float]
     test_loss: float | None = None
+    test_metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    error: str = "error"
 
     def favoured(self, count: int) -> str:
         """The operations the policy chooses most, for people; empty where none is learned."""

@@ -33,6 +33,7 @@ def snapshot(trainer: "Trainer") -> dict[str, Any]:
         "totals": trainer.totals.state_dict(),
         "random": random,
     }
+    state["task"] = trainer.task.state_dict()
     for name in _PARTS:
         part = getattr(trainer, name)
         state[name] = None if part is None else part.state_dict()
@@ -65,6 +66,8 @@ def restore(trainer: "Trainer", state: dict[str, Any]) -> None:
         part = getattr(trainer, name)
         if part is not None:
             part.load_state_dict(state[name])
+    if state.get("task") is not None:
+        trainer.task.load_state_dict(state["task"])
     if not trainer.ranks.first:  # the state is the first one's
         torch.manual_seed(trainer.config.seed + 7919 * trainer.ranks.rank + trainer.step)
         return

@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from madao.data import Batches, DataError
 from madao.hypergrad import Ranks
 from madao.policy import Policy
+from madao.tasks import Score
 from madao.training import checkpoint
 from madao.training.build import (
     Splits,
     build_model,
+    build_optimizer,
     build_policy,
     build_standard,
+    build_task,
     load_splits,
     on_device,
     pick_device,
@@ -29,7 +31,7 @@ from madao.training.console import Console
 from madao.training.drawing import part_of
 from madao.training.ema import WeightAverage
 from madao.training.errors import SharedError, UserError, less_memory, out_of_memory
-from madao.training.evaluate import Score, evaluate
+from madao.training.evaluate import evaluate, to_compare_with
 from madao.training.events import Events
 from madao.training.graph import SharedMemory
 from madao.training.inner import GraphedStep, InnerStep
@@ -77,22 +79,14 @@ class Trainer:
         self.splits, self._notes = on_device(splits, config.data, self.device)
         self.directory = RunDirectory(run_directory(config, self.splits), self.ranks.first)
         torch.manual_seed(config.seed)
-        self.network = build_model(config.model, self.splits)
+        self.network = build_model(config.model, self.splits, config.task)
         torch.manual_seed(config.seed + 7919 * self.ranks.rank)  # dropout has masks of its own
         if config.sync_batch_norm:
             self.network = synchronised(self.network, config, self.device)
         if self.device.type == "cuda":
             # What convolutions in half precision want: otherwise every one of them turns its inputs over and back.
             self.network.to(memory_format=torch.channels_last)
-        settings = config.optimizer
-        self.optimizer = torch.optim.SGD(
-            self.network.parameters(),
-            lr=settings.lr,
-            momentum=settings.momentum,
-            nesterov=settings.nesterov,
-            weight_decay=settings.weight_decay,
-            fused=self.device.type == "cuda",
-        )
+        self.optimizer = build_optimizer(config.optimizer, self.network, self.device)
         # Where a graph can read it.
         self._rate_on_device = torch.zeros((), device=self.device) if self.device.type == "cuda" else None
         self.meter = Meter(self.device, reads=not self.splits.in_memory)
@@ -103,7 +97,7 @@ class Trainer:
             self.policy.fused = config.speed.kernels
         self.standard = build_standard(config.augment, self.splits, config.seed)
         self.average = WeightAverage(self.network, config.ema) if config.ema else None
-        self.loss = functools.partial(F.cross_entropy, label_smoothing=settings.label_smoothing)
+        self.task = build_task(config, self.splits, self.network, self.standard, self.ranks, self.autocast)
         self._batches = functools.partial(
             Batches,
             device=self.device,
@@ -122,7 +116,7 @@ class Trainer:
                 config,
                 self.policy,
                 self.network,
-                self.loss,
+                self.task,
                 self.standard,
                 self.splits,
                 self.train_batches,
@@ -148,7 +142,7 @@ class Trainer:
         model: Any = torch.compile(self.model, dynamic=False) if compile else self.model
         step = InnerStep(
             model,
-            self.loss,
+            self.task,
             self.fabric.backward,
             optimizer,
             self.standard,
@@ -196,7 +190,8 @@ class Trainer:
 
     def _run(self) -> Result:
         config = self.config
-        self.console = Console(self.title, config.epochs * self.steps_per_epoch, self.ranks.first)
+        total = config.epochs * self.steps_per_epoch
+        self.console = Console(self.title, total, self.ranks.first, error=self.task.error)
         speaks = config.tensorboard and self.ranks.first
         self.events = Events(self.directory.path / "tensorboard", self.step) if speaks else None
         self._saved_at, self._tick = time.monotonic(), (time.monotonic(), self.totals.images)
@@ -238,8 +233,8 @@ class Trainer:
     def _train_epoch(self, request: StopRequest) -> None:
         self.model.train()
         start = self.step - self.epoch * self.steps_per_epoch
-        for images, labels in self.meter.awaited(self.train_batches.epoch(self.epoch, start)):
-            self._train_step(images, labels)
+        for images, targets in self.meter.awaited(self.train_batches.epoch(self.epoch, start)):
+            self._train_step(images, targets)
             self.step += 1
             if self.step % _LOOK_EVERY == 0:
                 self._look()
@@ -259,14 +254,14 @@ class Trainer:
         """The largest of all processes; alone nothing waits for the device."""
         return number if self.ranks.world == 1 else int(self.ranks.most(torch.tensor(number, device=self.device)))
 
-    def _train_step(self, images: Tensor, labels: Tensor) -> None:
+    def _train_step(self, images: Tensor, targets: Tensor) -> None:
         progress = self.step / self.steps_per_epoch
         rate = learning_rate(self.config.optimizer, progress, self.config.epochs)
         for group in self.optimizer.param_groups:
             group["lr"] = rate if self._rate_on_device is None else self._rate_on_device.fill_(rate)
         augment = self.learning is None or self.learning.applies(self.step)
-        trained = self.inner(images, labels, augment)
-        count = len(labels) if self.ranks.world == 1 else self.train_batches.batch_size
+        trained = self.inner(images, targets, augment)
+        count = len(images) if self.ranks.world == 1 else self.train_batches.batch_size
         self.totals.add(trained.loss, trained.wrong, count, self.step + 1)
         if self.average is not None:
             self.average.update(self.network)
@@ -333,8 +328,13 @@ class Trainer:
 
     def _score(self, images: Any) -> Score:
         self.ranks.as_the_first(self.evaluated.buffers())
-        batches = self._batches(images, 500, shuffle=False, drop_last=False)
-        return evaluate(self.evaluated, batches.epoch(0), self.standard, self.autocast, self.ranks)
+        batches = functools.partial(self._batches, batch_size=500, shuffle=False, drop_last=False)
+        measure, data = self.task.measure(), batches(images).epoch(0)
+
+        def known() -> Any:
+            return batches(to_compare_with(self.splits.train)).epoch(0)
+
+        return evaluate(self.evaluated, data, self.standard, self.autocast, self.ranks, measure, known)
 
     def _weights(self, validation_error: float) -> dict[str, Any]:
         """What the best checkpoint holds: enough to evaluate."""
@@ -364,6 +364,8 @@ class Trainer:
             str(self.directory.path),
             selection,
             None if test is None else test.loss,
+            {} if test is None else test.metrics,
+            self.task.error,
         )
         self.directory.write_json(FILE, dataclasses.asdict(result))
         return result

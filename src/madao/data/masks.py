@@ -1,0 +1,111 @@
+"""A folder of images and a folder of their masks."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from madao.data.dataset import Dataset, Source
+from madao.data.decoding import middle
+from madao.data.errors import DataError
+from madao.data.files import Files
+from madao.data.folder import SUFFIXES
+from madao.data.images import Pixels
+
+IGNORED = 255
+"""The class of pixels that do not count."""
+_VALIDATION = ("val", "valid", "validation")
+_LAYOUT = "expected <root>/images and <root>/masks, or both under <root>/train, and where there are val and test"
+
+
+def masks(source: Source) -> Dataset:
+    """`root/images/*` and `root/masks/*.png` of the same names; or such folders under `train`, `val` and `test`.
+
+    A mask is a grey or palette PNG whose values are classes from 0 on, 255 where a pixel does not count. `classes.txt`
+    in the root names them, one a line. Images and masks are scaled and cut alike, and live in memory.
+    """
+    root = source.root
+    if not root.is_dir():
+        raise DataError(f"there is no folder {root}; --data.root names the folder that holds images and masks")
+    split = root / "train" if (root / "train").is_dir() else root
+    train = _pixels(split, source)
+    validation = next((root / name for name in _VALIDATION if split != root and (root / name).is_dir()), None)
+    others = {
+        name: None if place is None or not place.is_dir() else _pixels(place, source)
+        for name, place in (("validation", validation), ("test", root / "test" if split != root else None))
+    }
+    classes = _classes(root, train)
+    for name, pixels in (("training", train), *others.items()):
+        if pixels is not None:
+            _check(pixels, classes, name)
+    return Dataset("masks", classes, train, others["validation"], others["test"], flip=True)
+
+
+def looks_so(root: Path) -> bool:
+    """Whether a folder holds images and masks rather than a folder per class."""
+    return any((place / "images").is_dir() and (place / "masks").is_dir() for place in (root, root / "train"))
+
+
+def _pixels(place: Path, source: Source) -> Pixels:
+    images = place / "images"
+    if not images.is_dir() or not (place / "masks").is_dir():
+        raise DataError(f"{place} has no folders images and masks; {_LAYOUT}")
+    paths = sorted(path for path in images.iterdir() if path.suffix.lower() in SUFFIXES)
+    if not paths:
+        raise DataError(f"{images} has no image; add some ({' '.join(SUFFIXES)})")
+    side = source.side or 256
+    files = Files(paths, torch.zeros(len(paths), dtype=torch.int64), side, source.on_error)
+    pictures, planes = [], []
+    for index, path in enumerate(paths):
+        picture = files.decoded(index)
+        try:
+            plane = _decode_mask(place / "masks" / f"{path.stem}.png", path, side)
+        except DataError:
+            if source.on_error == "stop":
+                raise
+            continue
+        if picture is not None:
+            pictures.append(picture)
+            planes.append(plane)
+    if not pictures:
+        raise DataError(f"none of the {len(paths)} images of {images} could be read with their masks")
+    return Pixels(torch.stack(pictures), torch.zeros(len(pictures), dtype=torch.int64), torch.stack(planes))
+
+
+def _decode_mask(path: Path, image: Path, side: int) -> Tensor:
+    """One mask as a square, uint8 `[side, side]`, cut as its image is and read at the nearest pixel."""
+    from PIL import Image, ImageOps
+
+    if not path.is_file():
+        raise DataError(f"{image} has no mask {path}; add it or remove the image")
+    try:
+        with Image.open(path) as mask, Image.open(image) as picture:
+            if mask.mode not in ("L", "P", "1"):
+                raise ValueError(f"its mode is {mask.mode}, where L or P was expected: one class a pixel")
+            if mask.size != ImageOps.exif_transpose(picture).size:
+                raise ValueError(f"it has {mask.size} pixels, its image {picture.size}")
+            plane = torch.from_numpy(np.array(mask).astype(np.uint8))
+    except Exception as error:  # Pillow's readers raise what they stumble on
+        reason = " ".join(str(error).split())
+        raise DataError(f"cannot read {path} as a mask ({reason}); write it as a PNG of classes") from None
+    return F.interpolate(middle(plane[None])[None], size=(side, side), mode="nearest-exact")[0, 0]
+
+
+def _classes(root: Path, train: Pixels) -> tuple[str, ...]:
+    names = root / "classes.txt"
+    if names.is_file():
+        return tuple(line.strip() for line in names.read_text(encoding="utf-8").splitlines() if line.strip())
+    found = [value for value in train.targets.unique().tolist() if value != IGNORED]
+    return tuple(map(str, range(max(found, default=-1) + 1)))
+
+
+def _check(pixels: Pixels, classes: tuple[str, ...], what: str) -> None:
+    beyond = [value for value in pixels.targets.unique().tolist() if len(classes) <= value != IGNORED]
+    if len(classes) < 2 or beyond:
+        value = f"the class {beyond[0]}" if beyond else f"{len(classes)} class"
+        raise DataError(
+            f"the {what} masks have {value}, where there are {len(classes)} classes ({', '.join(classes[:4])}); two or "
+            f"more are needed, from 0 on, and {IGNORED} is what does not count; see classes.txt"
+        )

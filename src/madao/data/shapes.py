@@ -1,0 +1,66 @@
+"""Bars and discs on a textured ground, with their masks: drawn, so that there is nothing to download."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from madao.data.dataset import Dataset, Source
+from madao.data.errors import DataError
+from madao.data.images import Pixels
+from madao.data.planted import SHIFTS, plant, plant_masks
+
+CLASSES = ("ground", "level bar", "upright bar", "disc")
+_SIDE = 24
+_OBJECTS = 2
+
+
+def shapes(source: Source) -> Dataset:
+    """Grey images of 24 × 24 pixels with two shapes each: 600 to learn from, 400 each to choose and to be measured by.
+
+    Which class a bar is depends on how it lies. `source.planted` moves validation and test images, and their masks with
+    them, and leaves the training images as they are, so that the operation which a policy should find is known.
+    """
+    if source.planted not in SHIFTS:
+        raise DataError(f"--data.planted must be one of {', '.join(SHIFTS)}, got {source.planted!r}")
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(count: int, shift: str, seed: int) -> Pixels:
+        images, masks = _draw(count, generator)
+        moved = Pixels(
+            plant(images, shift, seed), torch.zeros(count, dtype=torch.int64), plant_masks(masks, shift, seed)
+        )
+        return moved.resized(source.side)
+
+    return Dataset(
+        name="shapes",
+        classes=CLASSES,
+        train=drawn(600, "none", 0),
+        validation=drawn(400, source.planted, 1),
+        test=drawn(400, source.planted, 2),
+        flip=False,
+    )
+
+
+def _draw(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Images, uint8 `[N, 1, H, W]`, and masks, uint8 `[N, H, W]`."""
+
+    def uniform(low: float, high: float, *shape: int) -> Tensor:
+        return low + (high - low) * torch.rand(count, *shape, generator=generator)
+
+    # Coarse and fine grain.
+    coarse = F.interpolate(uniform(0.1, 0.5, 1, 5, 5), size=_SIDE, mode="bicubic", align_corners=False)
+    images = coarse + uniform(-0.08, 0.08, 1, _SIDE, _SIDE)
+    masks = torch.zeros(count, _SIDE, _SIDE, dtype=torch.uint8)
+    place = torch.arange(_SIDE) + 0.5
+    for _ in range(_OBJECTS):
+        kind = torch.randint(1, len(CLASSES), (count, 1, 1), generator=generator)
+        y, x = ((place - uniform(6, _SIDE - 6, 1)).abs() for _ in range(2))
+        y, x = y[:, :, None], x[:, None, :]
+        long, wide = uniform(5.5, 7.5, 1, 1), uniform(1.5, 2.2, 1, 1)
+        level, upright = (y < wide) & (x < long), (y < long) & (x < wide)
+        disc = y**2 + x**2 < uniform(3, 4.2, 1, 1) ** 2
+        inside = torch.where(kind == 1, level, torch.where(kind == 2, upright, disc))
+        masks = torch.where(inside, kind.to(torch.uint8), masks)
+        ink = uniform(0.6, 0.95, 1, 1, 1) + uniform(-0.1, 0.1, 1, _SIDE, _SIDE)
+        images = torch.where(inside[:, None], ink, images)
+    return (images.clamp(0, 1) * 255).round().to(torch.uint8), masks

@@ -1,0 +1,134 @@
+"""Linear evaluation: what a linear classifier on frozen features can tell, the usual measure of self-supervision."""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from madao.data import Batches, Images
+from madao.hypergrad.pure import in_mode
+from madao.policy import Standard
+from madao.tasks import Classification, Score
+from madao.training.errors import UserError
+from madao.training.evaluate import evaluate
+from madao.training.inner import crop_and_flip
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearProtocol:
+    """How the classifier is trained: SGD with momentum 0.9 and no weight decay, as MoCo and the paper do it.
+
+    Attributes:
+        epochs: Passes over the training images; the rate is divided by ten after three and after four fifths of them.
+        lr: Learning rate at the start.
+        batch_size: Images in one step.
+        augment: Whether training images are cropped and flipped anew in every epoch, as the protocol has it; otherwise
+            features are computed once, which is many times faster.
+        seed: Weights, crops and the order of images.
+    """
+
+    epochs: int = 100
+    lr: float = 30.0
+    batch_size: int = 256
+    augment: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "lr", "batch_size"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"--linear.{name} must be above 0, got {getattr(self, name)}")
+
+
+class Probe(nn.Module):
+    """A linear classifier on the features of an encoder, which is left as it is."""
+
+    def __init__(self, encoder: nn.Module, classifier: nn.Linear) -> None:
+        super().__init__()
+        self.encoder, self.classifier = encoder, classifier
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The logits."""
+        features: Tensor = self.encoder.features(images)  # type: ignore[operator]
+        logits: Tensor = self.classifier(features)
+        return logits
+
+
+def linear_evaluation(
+    encoder: nn.Module,
+    train: Images,
+    test: Images,
+    classes: int,
+    standard: Standard,
+    protocol: LinearProtocol,
+    autocast: torch.dtype | None = None,
+    workers: int = 0,
+) -> Score:
+    """Train a linear classifier on frozen features, and score it.
+
+    Args:
+        encoder: With a method `features`, on its device.
+        train: What the classifier learns from.
+        test: What it is measured by.
+        classes: How many there are.
+        standard: How images are cropped and normalised.
+        protocol: How the classifier is trained.
+        autocast: Half-precision dtype of the encoder's passes, if any.
+        workers: Processes that read images that are not in memory.
+    """
+    device = next(encoder.parameters()).device
+    half = functools.partial(torch.autocast, device.type, dtype=autocast) if autocast else contextlib.nullcontext
+
+    @torch.no_grad()
+    def features(images: Tensor) -> Tensor:
+        with half():
+            found: Tensor = encoder.features(standard.normalise(images))  # type: ignore[operator]
+        return found.float()
+
+    standard.manual_seed(protocol.seed)
+    every = functools.partial(Batches, device=device, workers=workers)
+    batches = every(train, protocol.batch_size, seed=protocol.seed)
+    with in_mode(encoder, "eval"):
+        pairs = [
+            (features(standard.centre(images)), labels)
+            for images, labels in every(train, 500, shuffle=False, drop_last=False).epoch(0)
+        ]
+        fixed, targets = (torch.cat(part) for part in zip(*pairs, strict=True))
+        weight = torch.randn(classes, fixed.shape[1], generator=torch.Generator().manual_seed(protocol.seed))
+        classifier = nn.Linear(fixed.shape[1], classes, device=device)
+        with torch.no_grad():
+            classifier.weight.copy_(0.01 * weight)
+            classifier.bias.zero_()
+        optimizer = torch.optim.SGD(classifier.parameters(), lr=protocol.lr, momentum=0.9)
+        milestones = [round(0.6 * protocol.epochs), round(0.8 * protocol.epochs)]
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones)
+        for epoch in range(protocol.epochs):
+            for inputs, labels in _epoch(batches, epoch, protocol.augment, fixed, targets, standard, features):
+                optimizer.zero_grad()
+                F.cross_entropy(classifier(inputs), labels).backward()
+                optimizer.step()
+            schedule.step()
+    shown = every(test, 500, shuffle=False, drop_last=False).epoch(0)
+    return evaluate(Probe(encoder, classifier), shown, standard, autocast, measure=Classification(classes).measure())
+
+
+def _epoch(
+    batches: Batches,
+    epoch: int,
+    augment: bool,
+    fixed: Tensor,
+    targets: Tensor,
+    standard: Standard,
+    features: Callable[[Tensor], Tensor],
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Features and labels, batch by batch."""
+    if augment:
+        for images, labels in batches.epoch(epoch):
+            yield features(crop_and_flip(standard, images)[1]), labels
+        return
+    for indices in batches.order(epoch).split(batches.batch_size)[: len(batches)]:
+        here = indices.to(fixed.device)
+        yield fixed[here], targets[here]
