@@ -16,6 +16,8 @@ _SEED = 20_000
 that share a search try different ones."""
 
 _ATTEMPTS = 5
+_MISNAMED = ("ArgumentError", "NoSuchModuleError")
+"""Errors of sqlalchemy, which comes with Optuna, that no waiting mends."""
 
 
 class Search:
@@ -51,12 +53,13 @@ class Search:
                 )
             except Exception as error:  # of whichever data base it is
                 first = str(error).splitlines()[0]
-                if attempt + 1 == _ATTEMPTS or not ("already exists" in first or "locked" in first):
+                misnamed = isinstance(error, ImportError | ValueError) or type(error).__name__ in _MISNAMED
+                if misnamed or attempt + 1 == _ATTEMPTS:
                     raise UserError(
                         f"--search.storage {self.storage} cannot be opened: {first}; expected sqlite:///FILE or "
                         "another URL of Optuna's"
                     ) from None
-                time.sleep(1.0)  # somebody else is making the tables
+                time.sleep(1.0)  # somebody else is making the tables, which fails in as many ways as there are tables
         raise AssertionError
 
     def next(self) -> tuple[int, float] | None:
