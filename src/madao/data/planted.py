@@ -54,25 +54,38 @@ SHIFTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 """By name: rotation to ±30°, translation to ±25 % of each side, shear to ±0.5, brightness by a factor of 0.2 to
 1.8, every second image inverted."""
 
+BY_CLASS: dict[str, tuple[str, str]] = {"rotate-or-brightness": ("rotate", "brightness")}
+"""By name: the shift of digits 0 to 4 and that of digits 5 to 9. No one policy undoes both."""
+
+HALVES = ("0", "1", "2", "3", "4"), ("5", "6", "7", "8", "9")
+"""The classes of each of them."""
+
+PLANTED = (*SHIFTS, *BY_CLASS)
+"""Every name."""
+
 FAMILIES: dict[str, tuple[str, ...]] = {
     "rotate": ("Rotate",),
     "translate": ("TranslateX", "TranslateY"),
     "shear": ("ShearX", "ShearY"),
     "brightness": ("Brightness",),
     "invert": ("Invert",),
+    "rotate-or-brightness": ("Rotate", "Brightness"),
     "none": (),
 }
 """The operations that undo each shift: what a policy should find."""
 
 
-def plant(images: Tensor, shift: str, seed: int) -> Tensor:
+def plant(images: Tensor, labels: Tensor, shift: str, seed: int) -> Tensor:
     """Move each image by its own strength, even in [−1, 1].
 
     Args:
         images: uint8 `[N, C, H, W]`.
-        shift: A name in `SHIFTS`.
+        labels: Which digit each is, `[N]`.
+        shift: A name in `PLANTED`.
         seed: Which strengths.
     """
     generator = torch.Generator().manual_seed(seed)
     strength = torch.rand(2, len(images), generator=generator) * 2 - 1
-    return (SHIFTS[shift](images / 255, strength) * 255).round().to(torch.uint8)
+    moved = [SHIFTS[name](images / 255, strength) for name in BY_CLASS.get(shift, (shift,))]
+    later = (labels >= len(HALVES[0])).reshape(-1, 1, 1, 1)
+    return (torch.where(later, moved[-1], moved[0]) * 255).round().to(torch.uint8)

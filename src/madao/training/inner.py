@@ -72,7 +72,7 @@ class InnerStep:
         draw, cropped = crop_and_flip(self.standard, images, place)
         augmented = cropped
         if augment and self.policy is not None:
-            augmented = self.policy.apply(cropped, drawn(self.policy, cropped, place))
+            augmented = self.policy.apply(cropped, drawn(self.policy, cropped, labels, place))
         inputs = self.standard.after(augmented, draw)
         losses, wrong = [], []
         self.optimizer.zero_grad()

@@ -141,8 +141,7 @@ class PolicyOptimizer:
             raise ValueError(
                 "the optimizer holds no parameter of the policy that learns; build it on policy.parameters()"
             )
-        learns = [name for name, parameter in policy.named_parameters() if parameter.requires_grad]
-        self._kinds = [name.removesuffix("_logits") for name in learns]
+        self._names = [name for name, parameter in policy.named_parameters() if parameter.requires_grad]
         self._signal = RunningSignal()
         self._losses = per_example(loss)
         self.calls = self.updates = self.skipped = 0
@@ -187,7 +186,8 @@ class PolicyOptimizer:
             return OuterStep(stats, applied=False)
         self._signal.update(gradients)
         self._update(gradients, stats.grad_norm)
-        return OuterStep(stats, applied=True, signal=dict(zip(self._kinds, self._signal.ratios() or (), strict=False)))
+        kinds = (name.removesuffix("_logits") for name in self._names)
+        return OuterStep(stats, applied=True, signal=dict(zip(kinds, self._signal.ratios() or (), strict=False)))
 
     def gradient(
         self,
@@ -272,8 +272,9 @@ class PolicyOptimizer:
 
     def _update(self, gradients: Sequence[Tensor], norm: float) -> None:
         scale = self.clip / norm if self.clip is not None and norm > self.clip else 1.0
-        for parameter, gradient in zip(self._params, gradients, strict=True):
-            parameter.grad = gradient.mul(scale).to(parameter.dtype)
+        found = {name: gradient.mul(scale) for name, gradient in zip(self._names, gradients, strict=True)}
+        for parameter, gradient in zip(self._params, self.policy.with_prior(found).values(), strict=True):
+            parameter.grad = gradient.to(parameter.dtype)
         self.optimizer.step()
         for parameter in self._params:
             parameter.grad = None
@@ -313,11 +314,13 @@ class PolicyOptimizer:
             def inner_transform(augmented: Tensor) -> Tensor:
                 return own(augmented, *(tensor[: len(augmented)] for tensor in rest))
 
-        floats = normalise(images)
+        floats, labels = normalise(images), targets
+        if self.draws > 1:
+            labels = targets.repeat_interleave(self.draws, 0)
         places = asked.places or self._places(len(images), len(outer_images))
         place, curved, smooth = places.train, places.curved, slice(len(places.pathwise))
         with torch.enable_grad():
-            draw = drawn(self.policy, floats, place, relaxed=True)
+            draw = drawn(self.policy, floats, labels, place, relaxed=True)
             if isinstance(self.estimator, Influence):
                 draw = draw.pathwise()
             augmented = self.policy.apply(floats[smooth], draw[smooth])
@@ -327,7 +330,7 @@ class PolicyOptimizer:
                     others = self.policy.apply(floats[scored], draw[scored].detach())
                 augmented = torch.cat([augmented, others])
             inputs: tuple[Tensor, ...] = (inner_transform(augmented),)
-            log_prob = self.policy.effect_log_prob(draw)
+            log_prob = self.policy.effect_log_prob(draw, labels)
         params = PureModel(self.model).params
         plain: tuple[Tensor, ...] = (inner_transform(floats),)
         curvature = None
@@ -336,7 +339,7 @@ class PolicyOptimizer:
         if isinstance(self.solver, Deflated):
             # By another draw: q must know nothing of the draw whose influence is measured along it.
             few = floats[: len(curved)]
-            again = inner_transform(self.policy.apply(few, drawn(self.policy, few, curved)))
+            again = inner_transform(self.policy.apply(few, drawn(self.policy, few, labels[: len(few)], curved)))
             inputs, plain = (*inputs, again), (*plain, again)
             curvature = self._terms(self.inner_mode, targets, curved, draws=self.draws, given=1)
         problem = Problem(
@@ -348,7 +351,7 @@ class PolicyOptimizer:
             curvature=curvature,
             weight_decay=self.weight_decay,
             log_prob=log_prob,
-            classes=targets.repeat_interleave(self.draws, 0) if self.draws > 1 else targets,
+            classes=labels,
             draws=self.draws,
             plain=plain,
             ranks=self.ranks,

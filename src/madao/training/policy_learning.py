@@ -66,8 +66,8 @@ class PolicyLearning:
         settings = config.outer
         self.settings, self.standard = settings, standard
         if settings.learn == "selection":
-            for held in (policy.application_logits, policy.magnitude_logits):
-                held.requires_grad_(False)
+            for name, parameter in policy.named_parameters():
+                parameter.requires_grad_(name.startswith("selection"))
         self.network = network
         self.average = WeightAverage(network, settings.average, ramp=False) if settings.average else None
         self.optimizer: torch.optim.Optimizer = (

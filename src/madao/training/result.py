@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Self
 
+from madao.policy import AugmentationPolicy, ClassPolicy, Policy
+
 FILE = "result.json"
 
 
@@ -19,6 +21,7 @@ class Result:
         out: The run directory.
         policy: The learned policy's selection probabilities by operation, averaged over stages; else empty.
         test_loss: On the test set.
+        classes: The same as `policy` for each class, by its name, where they have policies of their own.
     """
 
     test_error: float | None
@@ -27,6 +30,7 @@ class Result:
     out: str
     policy: dict[str, float]
     test_loss: float | None = None
+    classes: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
 
     def favoured(self, count: int) -> str:
         """The operations the policy chooses most, for people; empty where none is learned."""
@@ -41,3 +45,17 @@ class Result:
         except FileNotFoundError:
             return None
         return cls(**{**content, "out": str(directory)})
+
+
+def preferences(policy: AugmentationPolicy | None) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """The `policy` and `classes` of a `Result`."""
+    if not isinstance(policy, Policy):
+        return {}, {}
+    names = [operation.name for operation in policy.operations]
+
+    def named(shares: list[float]) -> dict[str, float]:
+        return dict(zip(names, shares, strict=True))
+
+    each = policy.class_selection.detach().mean(0).tolist() if isinstance(policy, ClassPolicy) else ()
+    shared = named(policy.selection.detach().mean(0).tolist())
+    return shared, {name: named(shares) for name, shares in zip(policy.classes, each, strict=True)}
