@@ -38,7 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
         "estimator": Influence(Unaugmented()),
         "microbatch": 3,
     },
-    "a policy each class": {"classes": 3, "draws": 2, "curvature_batch": 7},
+    "a policy each class": {"classes": 3, "draws": 2},
     "relaxed, neumann": {"solver": Neumann(3, 0.01), "estimator": Relaxed(), "inner_mode": "train"},
 }
 BATCH, VALIDATION, STEPS = 13, 11, 60  # no number of processes divides them
