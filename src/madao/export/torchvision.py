@@ -47,7 +47,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
             return super().forward(*inputs)
         flat, structure = tree_flatten(inputs if len(inputs) > 1 else inputs[0])
         needed = self._needs_transform_list(flat)
-        labels = [item for item, needs in zip(flat, needed, strict=True) if not needs and _is_label(item)]
+        labels = [item for item in flat if _is_label(item)]
         if len(labels) != 1:
             raise ValueError(
                 f"this policy has a part for each of {len(self.policy.spec.classes)} classes and needs one label in "

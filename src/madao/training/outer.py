@@ -164,8 +164,8 @@ class PolicyOptimizer:
         """Count an inner step; on every s-th, update the policy.
 
         Args:
-            train_batch: Images in [0, 1] or uint8, not augmented by the policy, targets, and what else of this batch
-                `train_transform` wants.
+            train_batch: Images in [0, 1] or uint8, not augmented by the policy, targets (classes by number where the
+                policy has classes), and what else of this batch `train_transform` wants.
             validation: A batch of the same kind, or a loader of them, which is begun anew whenever it ends.
             train_transform: What stands between policy and model for training images, where that is more than
                 `transform`: called as `train_transform(images, *rest)` with the rest of `train_batch`, the places of

@@ -19,9 +19,10 @@ class Result:
         validation_error: On the validation images, of the weights that saw the test set.
         epoch: The epoch of those weights.
         out: The run directory.
-        policy: The learned policy's selection probabilities by operation, averaged over stages; else empty.
+        policy: The learned policy's selection probabilities by operation, averaged over stages, of what classes
+            share where they have policies of their own; else empty.
         test_loss: On the test set.
-        classes: The same as `policy` for each class, by its name, where they have policies of their own.
+        classes: The same for each class, by its name, where they have policies of their own.
     """
 
     test_error: float | None
