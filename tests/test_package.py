@@ -31,6 +31,7 @@ ARROWS: dict[str, set[str]] = {
 PUBLIC = {
     "madao": {
         "AutoAugment",
+        "ClassPolicy",
         "Draw",
         "Policy",
         "PolicyOptimizer",
@@ -119,6 +120,7 @@ PUBLIC = {
     "madao.policy": {
         "AugmentationPolicy",
         "AutoAugment",
+        "ClassPolicy",
         "Draw",
         "Entry",
         "FrozenPolicy",

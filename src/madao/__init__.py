@@ -3,6 +3,7 @@
 from madao import hypergrad, ops
 from madao.policy import (
     AutoAugment,
+    ClassPolicy,
     Draw,
     Policy,
     PolicySpec,
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AutoAugment",
+    "ClassPolicy",
     "Draw",
     "Policy",
     "PolicyOptimizer",

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from madao.cli import main
-from madao.cli.demo import demo_config, family_share
+from madao.cli.demo import _verdict, demo_config, family_share, half_shares, methods
+from madao.data.planted import HALVES
 from madao.training.result import Result
 from madao.training.trainer import Trainer
 
@@ -31,6 +32,27 @@ def test_rank_and_share_of_a_family() -> None:
     result = Result(0.1, 0.1, 1, "", policy)
     assert family_share(result, "translate") == pytest.approx((0.4, 0.8, 2))
     assert family_share(result, "rotate") == (0.4, 1.6, 1)
+
+
+def by_halves(first: dict[str, float], second: dict[str, float]) -> Result:
+    """Of a policy whose classes choose as the others of their half."""
+    classes = {digit: shares for half, shares in zip(HALVES, (first, second), strict=True) for digit in half}
+    return Result(0.1, 0.1, 1, "", first, classes=classes)
+
+
+def test_rank_and_share_in_each_half_of_the_classes() -> None:
+    result = by_halves(
+        {"Rotate": 0.5, "Brightness": 0.2, "Invert": 0.3}, {"Rotate": 0.4, "Brightness": 0.35, "Invert": 0}
+    )
+    result.classes["0"]["Rotate"] = 0.5
+    shares = half_shares(result, "rotate-or-brightness")
+    assert [name for name, *_ in shares] == ["Rotate", "Brightness"]
+    assert [numbers for _, *numbers in shares] == [pytest.approx([0.5, 0.4, 1]), pytest.approx([0.35, 0.2, 2])]
+    assert methods("rotate-or-brightness") == (*methods("rotate"), "class")
+    assert _verdict({"class": result}, "rotate-or-brightness") == (
+        "the policy for each class chooses Rotate in 50 % of draws for 0 to 4, where it was planted, and in 40 % for "
+        "the others; Brightness in 35 % of draws for 5 to 9, where it was planted, and in 20 % for the others"
+    )
 
 
 def errors_and_policy(planted: str, seed: int, folder: Path) -> tuple[dict[str, float], Result]:
@@ -71,3 +93,27 @@ def test_where_nothing_is_planted_learning_does_no_harm(tmp_path: Path) -> None:
     print(found)
     means = {method: sum(errors[method] for errors in found) / 3 for method in ("uniform", "madao")}
     assert means["madao"] <= means["uniform"] + 0.005
+
+
+def test_each_half_of_the_classes_begins_to_choose_its_own(tmp_path: Path) -> None:
+    """After few epochs, which way; how far, with `make test-slow`."""
+    result = Trainer(demo_config("class", "rotate-or-brightness", 0, 16, tmp_path)).fit()
+    for name, here, there, _ in half_shares(result, "rotate-or-brightness"):
+        assert here > 1.15 * there, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_each_class_finds_what_was_planted_in_its_half(seed: int, tmp_path: Path) -> None:
+    results = {
+        method: Trainer(demo_config(method, "rotate-or-brightness", seed, 72, tmp_path)).fit()
+        for method in ("uniform", "madao", "class")
+    }
+    print(seed, {method: result.test_error for method, result in results.items()})
+    for name, here, there, rank in half_shares(results["class"], "rotate-or-brightness"):
+        print(name, here, there, rank)
+        assert rank == 1
+        assert here > 1.3 * there
+        assert there < results["madao"].policy[name] < here  # the policy for all is a compromise
+    errors = {method: result.test_error or 0.0 for method, result in results.items()}
+    assert errors["class"] < errors["uniform"]

@@ -14,10 +14,10 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as TF
 
 from madao.data import DATASETS, DataError, Dataset, Pixels, Source
-from madao.data.planted import FAMILIES, SHIFTS, plant
+from madao.data.planted import BY_CLASS, FAMILIES, HALVES, SHIFTS, plant
 from madao.ops import OPERATIONS
 
-PLANTED = [name for name in SHIFTS if name != "none"]
+PLANTED = [*(name for name in SHIFTS if name != "none"), *BY_CLASS]
 
 
 @functools.cache
@@ -104,7 +104,7 @@ def test_the_others_are_moved_four_times_each(planted: str) -> None:
     validation, test = splits(digits(planted))[1:]
     for part, seed in ((validation, 1), (test, 2)):
         plain = splits(digits())[seed]
-        assert torch.equal(part.images, plant(plain.images.repeat(4, 1, 1, 1), planted, seed))
+        assert torch.equal(part.images, plant(plain.images.repeat(4, 1, 1, 1), part.labels, planted, seed))
 
 
 @pytest.mark.parametrize("strength", [-1.0, -0.4, 0.0, 0.5, 1.0])
@@ -172,7 +172,7 @@ def test_brightness_is_a_factor_from_a_fifth_to_nine_fifths() -> None:
 def test_none_changes_nothing() -> None:
     images = pixels(digits().train).images
     assert torch.equal(SHIFTS["none"](images, even(1.0)), images)
-    assert torch.equal(plant(images, "none", 3), images)
+    assert torch.equal(plant(images, torch.zeros(len(images)), "none", 3), images)
 
 
 @pytest.mark.parametrize("shift", SHIFTS)
@@ -188,7 +188,7 @@ def test_strengths_are_even_from_minus_one_to_one(monkeypatch: pytest.MonkeyPatc
         return images
 
     monkeypatch.setitem(SHIFTS, "none", recording)
-    plant(torch.zeros(20_000, 1, 1, 1, dtype=torch.uint8), "none", 0)
+    plant(torch.zeros(20_000, 1, 1, 1, dtype=torch.uint8), torch.zeros(20_000), "none", 0)
     (strength,) = seen
     assert strength.shape == (2, 20_000)
     for row in strength:
@@ -200,21 +200,41 @@ def test_strengths_are_even_from_minus_one_to_one(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("shift", PLANTED)
 def test_a_seed_gives_the_same_and_another_another(shift: str) -> None:
-    images = pixels(digits().train).images[:50]
+    images, labels = pixels(digits().train).images[:50], pixels(digits().train).labels[:50]
     state = torch.get_rng_state()
-    first = plant(images, shift, 3)
+    first = plant(images, labels, shift, 3)
     assert first.dtype == torch.uint8
-    assert torch.equal(first, plant(images, shift, 3))
-    assert not torch.equal(first, plant(images, shift, 4))
+    assert torch.equal(first, plant(images, labels, shift, 3))
+    assert not torch.equal(first, plant(images, labels, shift, 4))
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_what_undoes_a_shift_is_an_operation() -> None:
-    assert FAMILIES.keys() == SHIFTS.keys()
-    names = [name for family in FAMILIES.values() for name in family]
+    assert FAMILIES.keys() == SHIFTS.keys() | BY_CLASS.keys()
+    names = [name for shift in SHIFTS for name in FAMILIES[shift]]
     assert set(names) <= OPERATIONS.keys()
+    for shift in BY_CLASS:
+        assert set(FAMILIES[shift]) <= OPERATIONS.keys()
+        assert len(FAMILIES[shift]) == len(HALVES)
     assert len(names) == len(set(names))
     assert [name for name, family in FAMILIES.items() if not family] == ["none"]
+
+
+@pytest.mark.parametrize("shift", BY_CLASS)
+def test_each_half_of_the_digits_moves_in_its_own_way(shift: str) -> None:
+    source = pixels(digits().validation)
+    images, labels = source.images, source.labels
+    moved = plant(images, labels, shift, 3)
+    of_half = [torch.isin(labels, torch.tensor([int(digit) for digit in half])) for half in HALVES]
+    assert 0.4 < of_half[0].float().mean() < 0.6
+    rotated = plant(images, labels, "rotate", 3)
+    assert torch.equal(moved[of_half[0]], rotated[of_half[0]])
+    before, after = (each[of_half[1]].float().flatten(1) for each in (images, moved))
+    levels = (after.sum(1) / before.sum(1)).tolist()
+    # What is brighter than white stays white.
+    assert all(0.09 < level < 0.41 or 1 <= level < 1.91 for level in levels)
+    assert 0.4 < sum(level < 1 for level in levels) / len(levels) < 0.6
+    assert digits().classes == HALVES[0] + HALVES[1]
 
 
 def test_side_resizes_every_split() -> None:
@@ -228,5 +248,8 @@ def test_side_resizes_every_split() -> None:
 def test_an_unknown_shift_is_refused() -> None:
     with pytest.raises(DataError) as caught:
         digits("rotation")
-    expected = "--data.planted must be one of rotate, translate, shear, brightness, invert, none, got 'rotation'"
+    expected = (
+        "--data.planted must be one of rotate, translate, shear, brightness, invert, none, rotate-or-brightness, got "
+        "'rotation'"
+    )
     assert str(caught.value) == expected

@@ -27,7 +27,7 @@ def test_shapes_are_the_same_at_every_call_and_brighter_than_their_ground() -> N
 def test_a_planted_shift_moves_masks_with_images(shift: str) -> None:
     mask = torch.zeros(50, 24, 24, dtype=torch.uint8)
     mask[:, 4:12, 7:20] = 200
-    images, moved = plant(mask[:, None], shift, seed=4)[:, 0], plant_masks(mask, shift, seed=4)
+    images, moved = plant(mask[:, None], torch.zeros(50), shift, seed=4)[:, 0], plant_masks(mask, shift, seed=4)
     clear = (moved != 255) & ((images < 5) | (images > 195))  # else between two levels
     assert torch.equal(images[clear] > 100, moved[clear] > 100)
     assert clear.float().mean() > 0.6

@@ -121,6 +121,22 @@ def test_it_is_the_plain_loop_bit_for_bit(accumulate: int, train_images: int | N
     assert equal(module, model)
 
 
+def test_a_policy_with_classes_is_given_the_targets() -> None:
+    policy = madao.ClassPolicy(3, 1, operations=["Invert", "Equalize"])
+    with torch.no_grad():
+        policy.selection_logits[:, 0] = 50
+        policy.get_parameter("application_deviations")[:, :2] = -50
+        policy.get_parameter("application_deviations")[:, 2] = 50
+    module = Classifier()
+    callback = PolicyCallback(policy, every=2, optimizer=torch.optim.SGD(policy.parameters(), lr=0.0))
+    trainer([callback], max_epochs=1).fit(module, *loaders())
+    assert callback.outer is not None
+    assert callback.outer.updates == 2
+    images, targets = TRAIN.tensors
+    expected = torch.where((targets == 2).reshape(-1, 1, 1, 1), 1 - images, images)
+    assert torch.equal(torch.cat([batch[0] for batch in module.seen["train"]]), expected)
+
+
 def test_a_policy_that_changes_nothing_changes_nothing() -> None:
     """The order of images, dropout, validation: all as without the callback."""
     modules = []

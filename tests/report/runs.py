@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import yaml
 
-from madao import Policy
+from madao import ClassPolicy, Policy
 from madao.training.config import AugmentConfig, DataConfig, OuterConfig, TrainConfig, as_plain
 from madao.training.rundir import RunDirectory
 
@@ -23,9 +23,13 @@ def write_run(
     error: float = 0.05,
     side: int = 12,
     channels: int = 3,
+    classes: tuple[str, ...] = (),
     **changes: Any,
 ) -> Path:
-    """A run whose policy learns to rotate; `changes` are settings."""
+    """A run whose policy learns to rotate; `changes` are settings.
+
+    With classes, images of the first are inverted most of the time.
+    """
     settings: dict[str, Any] = {
         "data": DataConfig(name="digits", planted="rotate"),
         "augment": AugmentConfig(method=method),
@@ -41,8 +45,12 @@ def write_run(
     run.write_json("split.json", {"classes": ["cat & dog", "<b>owl</b>"], "mean": [0.5], "std": [0.2]})
     generator = np.random.default_rng(seed)
     samples = generator.integers(0, 256, (8, channels, side, side), dtype=np.uint8)
-    np.savez_compressed(path / "samples.npz", images=samples, labels=np.zeros(8, int))
-    policy = Policy() if method == "madao" else None
+    np.savez_compressed(path / "samples.npz", images=samples, labels=np.arange(8) % max(len(classes), 1))
+    policy = None if method != "madao" else ClassPolicy(classes) if classes else Policy()
+    if isinstance(policy, ClassPolicy):
+        index = [operation.name for operation in policy.operations].index("Invert")
+        with torch.no_grad():
+            policy.get_parameter("selection_deviations")[:, 0, index] = 8
     for epoch in range(epochs + 1):
         if policy is not None:
             _turn(policy, epoch / epochs)

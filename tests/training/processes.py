@@ -23,7 +23,7 @@ from madao.hypergrad import (
     Unaugmented,
 )
 from madao.hypergrad.hypergradient import unread
-from madao.policy import Policy, Standard
+from madao.policy import ClassPolicy, Policy, Standard
 from madao.tasks import Classification
 from madao.training import outer as outer_module
 from madao.training.drawing import part_of
@@ -38,6 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
         "estimator": Influence(Unaugmented()),
         "microbatch": 3,
     },
+    "a policy each class": {"classes": 3, "draws": 2},
     "relaxed, neumann": {"solver": Neumann(3, 0.01), "estimator": Relaxed(), "inner_mode": "train"},
 }
 BATCH, VALIDATION, STEPS = 13, 11, 60  # no number of processes divides them
@@ -68,7 +69,10 @@ def batch(number: int, count: int, ranks: Ranks) -> tuple[Tensor, Tensor]:
 def train(case: str) -> dict[str, Any]:
     """Sixty steps, an outer step at every third; what came of them."""
     ranks, model = Ranks.current(), network()
-    policy, standard = Policy(seed=1).double(), Standard(padding=1, cutout=2, flip=True, seed=2)
+    settings = dict(CASES[case])
+    classes = settings.pop("classes", None)
+    policy = (Policy(seed=1) if classes is None else ClassPolicy(classes, seed=1)).double()
+    standard = Standard(padding=1, cutout=2, flip=True, seed=2)
     shared = DistributedDataParallel(model) if ranks.world > 1 else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     outer = PolicyOptimizer(
@@ -77,7 +81,7 @@ def train(case: str) -> dict[str, Any]:
         every=3,
         optimizer=torch.optim.Adam(policy.parameters(), lr=0.05, betas=(0.0, 0.99)),
         weight_decay=1e-3,
-        **CASES[case],
+        **settings,
     )
     step = InnerStep(
         shared,

@@ -128,13 +128,14 @@ def test_a_batch_is_shared_without_loss() -> None:
 
 
 def test_every_process_draws_for_all_and_takes_its_own() -> None:
-    images = torch.rand(7, 3, 8, 8)
+    images, labels = torch.rand(7, 3, 8, 8), torch.zeros(7, dtype=torch.int64)
     whole = Policy(seed=5).sample(images)
     holes = Standard(seed=5, padding=2).sample(images)
     for rank in range(3):
         place = part_of(7, Ranks(rank, 3))
         own = images[place.start : place.stop]
-        mine, standard = drawn(Policy(seed=5), own, place), drawn_standard(Standard(seed=5, padding=2), own, place)
+        mine = drawn(Policy(seed=5), own, labels[: len(own)], place)
+        standard = drawn_standard(Standard(seed=5, padding=2), own, place)
         assert torch.equal(mine.choice, whole.choice[:, place.start : place.stop])
         assert torch.equal(mine.magnitude, whole.magnitude[:, place.start : place.stop])
         assert torch.equal(standard.hole_x, holes.hole_x[place.start : place.stop])
@@ -142,7 +143,7 @@ def test_every_process_draws_for_all_and_takes_its_own() -> None:
     policies = [Policy(seed=5) for _ in range(2)]
     for rank, policy in enumerate(policies):
         place = part_of(7, Ranks(rank, 2))
-        drawn(policy, images[place.start : place.stop], place)
+        drawn(policy, images[place.start : place.stop], labels[: len(place)], place)
     assert torch.equal(policies[0].sample(images).choice, policies[1].sample(images).choice)
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from madao.cli.parser import call
-from madao.data.planted import FAMILIES
+from madao.data.planted import BY_CLASS, FAMILIES, HALVES
 from madao.training.config import AugmentConfig, DataConfig, OptimizerConfig, OuterConfig, Planted, TrainConfig
 from madao.training.interrupt import Interrupted
 from madao.training.result import Result
@@ -30,13 +30,15 @@ def demo(planted: Planted = "rotate", seed: int = 0, epochs: int = 72, out: str 
     learns (madao). Run again, it goes on where it stopped, or shows the table again.
 
     Args:
-        planted: How validation and test digits moved. none is the control where there is nothing to find.
+        planted: How validation and test digits moved. none is the control where there is nothing to find. With
+            rotate-or-brightness 0 to 4 are rotated and 5 to 9 brighter or darker, and there is a fourth training, with
+            a policy for each class (class).
         seed: Weights, draws and the order of images.
         epochs: Passes over the 899 training digits.
         out: Where the run directories go. By default runs/demo-PLANTED-SEED.
     """
     folder = Path(out or f"runs/demo-{planted}-{seed}")
-    configs = {method: demo_config(method, planted, seed, epochs, folder) for method in METHODS}
+    configs = {method: demo_config(method, planted, seed, epochs, folder) for method in methods(planted)}
     started = time.monotonic()
     results = _train_all(configs)
     console = Console(highlight=False, soft_wrap=True)
@@ -47,11 +49,23 @@ def demo(planted: Planted = "rotate", seed: int = 0, epochs: int = 72, out: str 
     console.print(f"look at all of it: madao report {folder}", markup=False)
 
 
+def methods(planted: str) -> tuple[str, ...]:
+    """Where classes move in different ways, there is a policy for each of them too."""
+    return (*METHODS, "class") if planted in BY_CLASS else METHODS
+
+
 def demo_config(method: str, planted: Planted, seed: int, epochs: int, folder: Path) -> TrainConfig:
-    """The settings of one of the demo's trainings; the policy's belong to `madao` alone."""
+    """The settings of one of the demo's trainings; the policy's belong to `madao` and `class` alone."""
+    # Ink on black needs no centring.
+    augment = AugmentConfig(
+        method="madao" if method == "class" else method,
+        condition="class" if method == "class" else "none",
+        crop="none",
+        normalise=False,
+    )
     return TrainConfig(
         data=DataConfig(name="digits", planted=planted),
-        augment=AugmentConfig(method=method, crop="none", normalise=False),  # ink on black needs no centring
+        augment=augment,
         optimizer=OptimizerConfig(lr=0.1, nesterov=True, weight_decay=5e-4),
         # Few outer steps that look at many images: each step counts the same, however much of it is noise.
         outer=OuterConfig(
@@ -90,11 +104,26 @@ def _train_all(configs: dict[str, TrainConfig]) -> dict[str, Result]:
 def _table(results: dict[str, Result], planted: Planted) -> Table:
     title = f"Digits: training digits upright, validation and test digits moved ({planted})"
     table = Table("augmentation", "test error", "what it chooses most", title=title, title_justify="left")
-    for method in METHODS:
-        result = results[method]
+    for method, result in results.items():
         default = {"standard": "nothing", "uniform": "every operation 7 %"}.get(method, "")
         table.add_row(method, f"{100 * (result.test_error or 0):.2f} %", result.favoured(3) or default)
     return table
+
+
+def half_shares(result: Result, planted: str) -> list[tuple[str, float, float, int]]:
+    """Of each half of the classes: the operation planted there, how often it and the other half draw it, its rank.
+
+    The shares are means over the classes of a half; the rank is among the operations of its own half.
+    """
+    found = []
+    means = [
+        {name: sum(result.classes[digit][name] for digit in half) / len(half) for name in result.policy}
+        for half in HALVES
+    ]
+    for here, name in enumerate(FAMILIES[planted]):
+        mine, others = means[here], means[1 - here]
+        found.append((name, mine[name], others[name], 1 + sum(value > mine[name] for value in mine.values())))
+    return found
 
 
 def family_share(result: Result, planted: str) -> tuple[float, float, int]:
@@ -110,6 +139,13 @@ def family_share(result: Result, planted: str) -> tuple[float, float, int]:
 
 
 def _verdict(results: dict[str, Result], planted: Planted) -> str:
+    if planted in BY_CLASS:
+        parts = [
+            f"{name} in {100 * here:.0f} % of draws for {half[0]} to {half[-1]}, where it was planted, and in "
+            f"{100 * there:.0f} % for the others"
+            for half, (name, here, there, _) in zip(HALVES, half_shares(results["class"], planted), strict=True)
+        ]
+        return f"the policy for each class chooses {'; '.join(parts)}"
     share, times, rank = family_share(results["madao"], planted)
     family = " and ".join(FAMILIES[planted])
     place = {1: "the most", 2: "the second most"}.get(rank, f"place {rank}")

@@ -22,6 +22,7 @@ def export(
     to: Literal["torchvision", "albumentations", "kornia", "timm", "python", "json"],
     out: str | None = None,
     overwrite: bool = False,
+    label: str | None = None,
 ) -> None:
     """Write a policy as a transform of another library.
 
@@ -30,9 +31,11 @@ def export(
         to: The library. python is one file that needs Pillow alone, json the policy itself.
         out: The file to write. By default policy_torchvision.py and so on, here.
         overwrite: Replace the file if it is there.
+        label: Of a policy with classes, the one whose part is written, by its name; shared for what they share. By
+            default the whole policy, whose transform takes labels: torchvision, python and json.
     """
     target = TARGETS[to]
-    spec = _read(run)
+    spec = of_label(_read(run), label)
     path = Path(out or target.file)
     if path.is_dir():
         raise UserError(f"--out {path} is a folder; give the path of a file, {path / target.file} for one")
@@ -49,7 +52,20 @@ def export(
         raise UserError(f"cannot write {path}: {error.strerror or error}") from None
     print(f"wrote {path} (needs {target.needs}); use it so:")
     for line in target.usage:
-        print(f"  {line.format(module=path.stem, file=path)}")
+        shown = (
+            line.replace("(image)", "(image, label)").replace("(images)", "(images, labels)") if spec.classes else line
+        )
+        print(f"  {shown.format(module=path.stem, file=path)}")
+
+
+def of_label(spec: PolicySpec, label: str | None) -> PolicySpec:
+    """The part of a class, as a policy without classes; all of it where none is named."""
+    if label is None:
+        return spec
+    try:
+        return spec.of_class(None if label == "shared" and spec.classes and label not in spec.classes else label)
+    except ValueError as error:
+        raise UserError(f"--label: {error}") from None
 
 
 def _read(run: str) -> PolicySpec:

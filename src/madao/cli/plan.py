@@ -132,7 +132,7 @@ def read_plan(arguments: list[str]) -> Plan:
         flags = variants.get(name, {"augment.method": name})
         try:
             _, config = _parsed(parser, [*arguments, *(f"--{key}={_flag(value)}" for key, value in flags.items())])
-            build_policy(config.augment, 0)
+            build_policy(config.augment, None, 0)
         except UserError as error:
             raise UserError(f"variant {name}: {error}" if name in variants else str(error)) from None
         methods[name] = config

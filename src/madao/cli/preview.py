@@ -8,9 +8,10 @@ import torch
 from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from madao.cli.export import of_label
 from madao.cli.parser import call
 from madao.data.folder import SUFFIXES
-from madao.policy import load_policy
+from madao.policy import FrozenPolicy, load_policy
 from madao.policy.words import steps
 from madao.training.errors import UserError
 
@@ -31,6 +32,7 @@ def preview(
     columns: int = 6,
     size: int = 128,
     seed: int = 0,
+    label: str | None = None,
 ) -> None:
     """Write a contact sheet: each row an image, first as it is, then under draws of the policy.
 
@@ -43,6 +45,7 @@ def preview(
         columns: How many draws of each.
         size: Side of a tile in pixels; images are cut to a square and scaled.
         seed: Which draws.
+        label: Of a policy with classes, the one whose draws are shown, by its name; shared for what they share.
     """
     for name, value in (("rows", rows), ("columns", columns), ("size", size)):
         if value < 1:
@@ -51,6 +54,10 @@ def preview(
         augment = load_policy(policy, seed)
     except (ValueError, OSError) as error:
         raise UserError(str(error)) from None
+    if isinstance(augment, FrozenPolicy) and label is not None:
+        augment = FrozenPolicy(of_label(augment.spec(), label), seed)
+    if label is None and augment.classes:
+        raise UserError(f"{policy} has a policy for each class; choose one by --label {augment.classes[0]}, or shared")
     batch = _load(images, rows, size)
     repeated = batch.repeat_interleave(columns, 0)
     draw = augment.sample(repeated)

@@ -7,7 +7,7 @@ from torch import Tensor
 from madao.data.dataset import Dataset, Source
 from madao.data.errors import DataError
 from madao.data.images import Pixels
-from madao.data.planted import SHIFTS, plant
+from madao.data.planted import PLANTED, plant
 
 _SIDE = 16
 _COPIES = 4
@@ -22,8 +22,8 @@ def digits(source: Source) -> Dataset:
     """
     from sklearn.datasets import load_digits
 
-    if source.planted not in SHIFTS:
-        raise DataError(f"--data.planted must be one of {', '.join(SHIFTS)}, got {source.planted!r}")
+    if source.planted not in PLANTED:
+        raise DataError(f"--data.planted must be one of {', '.join(PLANTED)}, got {source.planted!r}")
     bundled = load_digits()
     labels = torch.from_numpy(bundled.target).to(torch.int64)
     values = torch.from_numpy(bundled.images)[:, None].to(torch.float32) / 16
@@ -37,7 +37,8 @@ def digits(source: Source) -> Dataset:
         if source.planted == "none":
             return Pixels(images[indices], labels[indices]).resized(source.side)
         repeated = indices.repeat(_COPIES)
-        return Pixels(plant(images[repeated], source.planted, seed), labels[repeated]).resized(source.side)
+        shifted = plant(images[repeated], labels[repeated], source.planted, seed)
+        return Pixels(shifted, labels[repeated]).resized(source.side)
 
     return Dataset(
         name="digits",

@@ -43,6 +43,11 @@ def _brightness(images: Tensor, strength: Tensor) -> Tensor:
     return (images * (1 + 0.8 * strength[0]).reshape(-1, 1, 1, 1)).clamp(0, 1)
 
 
+def _strong_brightness(images: Tensor, strength: Tensor) -> Tensor:
+    change = strength[0].sign() * (0.6 + 0.3 * strength[0].abs())
+    return (images * (1 + change).reshape(-1, 1, 1, 1)).clamp(0, 1)
+
+
 def _invert(images: Tensor, strength: Tensor) -> Tensor:
     return torch.where(strength[0].reshape(-1, 1, 1, 1) > 0, 1 - images, images)
 
@@ -58,26 +63,44 @@ SHIFTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 """By name: rotation to ±30°, translation to ±25 % of each side, shear to ±0.5, brightness by a factor of 0.2 to
 1.8, every second image inverted."""
 
+BY_CLASS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
+    "rotate-or-brightness": (SHIFTS["rotate"], _strong_brightness),
+}
+"""By name: the shift of digits 0 to 4, and that of digits 5 to 9: rotation to ±30°, and brightness by a factor of 0.1
+to 0.4 or 1.6 to 1.9. Weaker ones are soon learned from any policy, and rotation is all that is left to gain."""
+
+HALVES = ("0", "1", "2", "3", "4"), ("5", "6", "7", "8", "9")
+"""The classes of each of them."""
+
+PLANTED = (*SHIFTS, *BY_CLASS)
+"""Every name."""
+
 FAMILIES: dict[str, tuple[str, ...]] = {
     "rotate": ("Rotate",),
     "translate": ("TranslateX", "TranslateY"),
     "shear": ("ShearX", "ShearY"),
     "brightness": ("Brightness",),
     "invert": ("Invert",),
+    "rotate-or-brightness": ("Rotate", "Brightness"),
     "none": (),
 }
 """The operations that undo each shift: what a policy should find."""
 
 
-def plant(images: Tensor, shift: str, seed: int) -> Tensor:
+def plant(images: Tensor, labels: Tensor, shift: str, seed: int) -> Tensor:
     """Move each image by its own strength, even in [−1, 1].
 
     Args:
         images: uint8 `[N, C, H, W]`.
-        shift: A name in `SHIFTS`.
+        labels: Which digit each is, `[N]`.
+        shift: A name in `PLANTED`.
         seed: Which strengths.
     """
-    return (SHIFTS[shift](images / 255, _strengths(len(images), seed)) * 255).round().to(torch.uint8)
+    strength = _strengths(len(images), seed)
+    shifts = BY_CLASS[shift] if shift in BY_CLASS else (SHIFTS[shift],)
+    moved = [function(images / 255, strength) for function in shifts]
+    later = (labels >= len(HALVES[0])).reshape(-1, 1, 1, 1)
+    return (torch.where(later, moved[-1], moved[0]) * 255).round().to(torch.uint8)
 
 
 def plant_masks(masks: Tensor, shift: str, seed: int, outside: int = 255) -> Tensor:

@@ -26,9 +26,8 @@ def shapes(source: Source) -> Dataset:
 
     def drawn(count: int, shift: str, seed: int) -> Pixels:
         images, masks = _draw(count, generator)
-        moved = Pixels(
-            plant(images, shift, seed), torch.zeros(count, dtype=torch.int64), plant_masks(masks, shift, seed)
-        )
+        labels = torch.zeros(count, dtype=torch.int64)
+        moved = Pixels(plant(images, labels, shift, seed), labels, plant_masks(masks, shift, seed))
         return moved.resized(source.side)
 
     return Dataset(

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from madao.export.image import ImagePolicy, Step, Steps, as_spec
+from madao.export.image import ImagePolicy, Step, Steps, without_classes
 
 Array = npt.NDArray[Any]
 
@@ -33,7 +33,7 @@ class PolicyTransform(albumentations.DualTransform):  # type: ignore[misc]
 
     def __init__(self, policy: Any, p: float = 1.0) -> None:
         super().__init__(p=p)
-        spec = as_spec(policy)
+        spec = without_classes(policy, "albumentations")
         self.policy = spec.dumps()  # the text, so that to_dict gives something to write to a file
         self.engine = ImagePolicy(spec)
 

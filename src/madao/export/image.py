@@ -65,6 +65,28 @@ def as_spec(policy: Any) -> PolicySpec:
     )
 
 
+def without_classes(policy: Any, library: str) -> PolicySpec:
+    """`as_spec` for a library whose transforms see no label."""
+    spec = as_spec(policy)
+    if spec.classes:
+        raise ValueError(
+            f"this policy has a part for each of {len(spec.classes)} classes, and {library}'s transforms see no label; "
+            "export to torchvision, python or json, which take it, or the part of one class: madao export --label "
+            f"{spec.classes[0]}, spec.of_class({spec.classes[0]!r})"
+        )
+    return spec
+
+
+def drawn(spec: PolicySpec) -> tuple[Operation, ...]:
+    """The operations that are drawn at all."""
+    each = [stage for stages in spec.class_stages or (spec.stages,) for stage in stages]
+    return tuple(
+        operation
+        for position, operation in enumerate(spec.operations)
+        if any(stage[position].selection > 0 for stage in each)
+    )
+
+
 class ImagePolicy:
     """Draws for one image, and applies a draw to the image and to what belongs to it.
 
@@ -75,16 +97,12 @@ class ImagePolicy:
     def __init__(self, spec: PolicySpec) -> None:
         self.spec = spec
         self.operations = spec.operations
-        selection, application, magnitude = spec.tensors(torch.float64)
-        self._cumulative = [_cumulative(row) for row in selection.tolist()]
-        self._application: list[list[float]] = application.tolist()
+        selection, application, magnitude = (table.transpose(0, 1) for table in spec.tables(torch.float64))
+        self._cumulative = [[_cumulative(row) for row in stages] for stages in selection.tolist()]
+        self._application: list[list[list[float]]] = application.tolist()
         # Rounded as FrozenPolicy's are: the results agree bit for bit.
-        self._magnitude: list[list[float]] = magnitude.float().tolist()
-        self.drawn = tuple(
-            operation
-            for position, operation in enumerate(spec.operations)
-            if any(stage[position].selection > 0 for stage in spec.stages)
-        )
+        self._magnitude: list[list[list[float]]] = magnitude.float().tolist()
+        self.drawn = drawn(spec)
         self.frozen = FrozenPolicy(spec)
         self._own = [built_in(operation) for operation in spec.operations]
         self._values: dict[tuple[float, ...], Tensor] = {}
@@ -93,25 +111,46 @@ class ImagePolicy:
     @property
     def uniforms(self) -> int:
         """How many random numbers one image takes."""
-        return 3 * len(self._cumulative)
+        return 3 * len(self.spec.stages)
 
-    def steps(self, uniforms: Sequence[float]) -> Steps:
-        """A draw for one image from numbers that are uniform in [0, 1): three a stage."""
+    def steps(self, uniforms: Sequence[float], label: int | None = None) -> Steps:
+        """A draw for one image from numbers that are uniform in [0, 1): three a stage.
+
+        Args:
+            uniforms: The numbers.
+            label: The image's class, where the policy has classes.
+        """
+        which = self._row(label)
+        application, magnitude = self._application[which], self._magnitude[which]
         found = []
-        for stage, cumulative in enumerate(self._cumulative):
+        for stage, cumulative in enumerate(self._cumulative[which]):
             first, second, third = uniforms[3 * stage : 3 * stage + 3]
             operation = bisect_right(cumulative, first)
-            applied = second < self._application[stage][operation]
-            found.append(Step(operation, applied, self._magnitude[stage][operation], 1.0 if third < 0.5 else -1.0))
+            applied = second < application[stage][operation]
+            found.append(Step(operation, applied, magnitude[stage][operation], 1.0 if third < 0.5 else -1.0))
         return tuple(found)
 
-    def sample(self) -> Steps:
-        """A draw for one image from torch's global generator."""
-        return self.steps(torch.rand(self.uniforms, dtype=torch.float64, device="cpu").tolist())
+    def sample(self, label: int | None = None) -> Steps:
+        """A draw for one image, of a class where the policy has classes, from torch's global generator."""
+        return self.steps(torch.rand(self.uniforms, dtype=torch.float64, device="cpu").tolist(), label)
+
+    def _row(self, label: int | None) -> int:
+        """Where the law of a class is found; labels make no difference where there are no classes."""
+        count = len(self.spec.classes)
+        if not count:
+            return 0
+        if label is None:
+            raise ValueError(
+                f"this policy has a part for each of {count} classes and needs the image's label: transform(image, "
+                "label); or use the part of one class, PolicyTransform(spec.of_class(name))"
+            )
+        if not 0 <= label < count:
+            raise ValueError(f"a label must lie in 0 to {count - 1}, got {label!r}")
+        return label
 
     def draw(self, each: Sequence[Steps], device: torch.device | str = "cpu") -> Draw:
         """The draws of several images as a `Draw`."""
-        stages = range(len(self._cumulative))
+        stages = range(len(self.spec.stages))
         columns = [[list(field) for field in zip(*(steps[k] for steps in each), strict=True)] for k in stages]
         choice, applied, magnitude, sign = zip(*columns, strict=True)
         return Draw(

@@ -17,12 +17,14 @@ class Target:
         needs: What has to be installed where the file is used.
         write: The file's text from a policy and the name the file is imported by.
         usage: Two lines that use the file, `{module}` being its name.
+        labels: Whether what is written can be given an image's label, which a policy with classes needs.
     """
 
     file: str
     needs: str
     write: Callable[[PolicySpec, str], str]
     usage: tuple[str, str]
+    labels: bool = False
 
 
 def export(spec: PolicySpec, to: str, module: str | None = None) -> str:
@@ -35,6 +37,10 @@ def export(spec: PolicySpec, to: str, module: str | None = None) -> str:
     """
     if to not in TARGETS:
         raise ValueError(f"unknown target {nearest(to, TARGETS)}")
+    if spec.classes and not TARGETS[to].labels:
+        from madao.export.image import without_classes
+
+        without_classes(spec, to)
     return TARGETS[to].write(spec, module or TARGETS[to].file.removesuffix(".py"))
 
 
@@ -80,11 +86,16 @@ _EXAMPLES = {
 }
 
 
+_LABELS = "The policy depends on the class: give the sample with its label, augment(image, label)."
+
+
 def _library(library: str) -> Callable[[PolicySpec, str], str]:
     def write(spec: PolicySpec, module: str) -> str:
         foreign = [operation.name for operation in spec.operations if operation.name not in PAPER]
         note = f"\n# Register these of your own before: {', '.join(foreign)} (madao.ops.register).\n" if foreign else ""
         example = _EXAMPLES[library].format(module=module)
+        if spec.classes:
+            example += f"\n\n{_LABELS}"
         return _MODULE.format(library=library, example=example, note=note, text=spec.dumps())
 
     return write
@@ -104,6 +115,7 @@ TARGETS: dict[str, Target] = {
         "madao, torchvision",
         _library("torchvision"),
         (_IMPORT, "augmented = transform(image)  # PIL, tensor or tv_tensors; masks and boxes move along"),
+        labels=True,
     ),
     "albumentations": Target(
         "policy_albumentations.py",
@@ -128,12 +140,14 @@ TARGETS: dict[str, Target] = {
         "Pillow",
         _python,
         (_IMPORT, "augmented = transform(image)  # PIL"),
+        labels=True,
     ),
     "json": Target(
         "policy_export.json",
         "madao",
         lambda spec, module: spec.dumps(),
         ("import madao", "policy = madao.load_policy('{file}')  # policy(images) augments a batch"),
+        labels=True,
     ),
 }
 """Every target by name."""

@@ -1,7 +1,9 @@
 """A policy as one Python file that needs nothing but Pillow."""
 
 import inspect
+import json
 from collections.abc import Callable
+from textwrap import indent
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ Images are PIL images of mode L or RGB:
     from {module} import PolicyTransform
 
     transform = PolicyTransform()
-    augmented = transform(image)
+    augmented = transform(image{label}
 
 PolicyTransform(random.Random(0)) repeats its draws. Without it they come from the module random, which torch's
 DataLoader seeds in each of its workers.
@@ -44,11 +46,11 @@ class PolicyTransform:
     def __init__(self, generator: random.Random | None = None) -> None:
         self.generator = generator
 
-    def draw(self) -> list[tuple]:
+    def draw(self{parameter}) -> list[tuple]:
         """For each stage the operation, whether it is applied, and its strength in its own unit."""
         source = self.generator or random
         steps = []
-        for stage in STAGES:
+        for stage in {stages}:
             shares = [row[1] for row in stage]
             operation, _, application, one_way, other_way = source.choices(stage, shares)[0]
             applied = source.random() < application
@@ -68,12 +70,12 @@ class PolicyTransform:
                 image = operation(image, strength)
         return image
 
-    def __call__(self, image: Picture) -> Picture:
-        """Augment an image."""
-        return self.apply(image, self.draw())
+    def __call__(self, image: Picture{parameter}) -> Picture:
+        """Augment an image{of}."""
+        return self.apply(image, self.draw({argument}))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(stages={len(STAGES)})"
+        return f"{type(self).__name__}({about})"
 
 
 transform = PolicyTransform()
@@ -100,15 +102,48 @@ def source(spec: PolicySpec, module: str = "policy_python") -> str:
     text = "\n\n".join(inspect.getsource(part) for part in ([pillow.affine] if moving else []) + functions)
     levels = torch.tensor(spec.fill, dtype=torch.float32).mul(255).to(torch.uint8).reshape(-1).tolist()
     tuples = f"({', '.join(map(str, levels))}{',' if len(levels) == 1 else ''})"
-    head = _HEAD.format(module=module, imports=_imports(text), fill=tuples)
+    words = _BY_CLASS if spec.classes else _FOR_ALL
+    head = _HEAD.format(module=module, imports=_imports(text), fill=tuples, label=words["{label}"])
     trailing = "," if len(moving) == 1 else ""
-    tables = (
-        "STAGES = [\n"
+    tables = f"{_tables(spec)}MOVING = ({', '.join(moving)}{trailing})\n"
+    transform = _CLASS
+    for place, word in words.items():
+        transform = transform.replace(place, word)
+    return f"{head}\n\n{text}\n\n{tables}\n{transform}"
+
+
+_FOR_ALL = {
+    "{label}": ")",
+    "{parameter}": "",
+    "{argument}": "",
+    "{stages}": "STAGES",
+    "{of}": "",
+    "{about}": "stages={len(STAGES)}",
+}
+_BY_CLASS = {
+    "{label}": ", label)  # the place of its class in CLASSES",
+    "{parameter}": ", label: int",
+    "{argument}": "label",
+    "{stages}": "STAGES[CLASSES[label]]",
+    "{of}": " of the class CLASSES[label]",
+    "{about}": "classes={len(CLASSES)}",
+}
+
+
+def _tables(spec: PolicySpec) -> str:
+    what = (
         "    # operation, how often it is drawn, how often it is then applied, and its two strengths, equally likely\n"
-        f"{''.join(_stage(spec, number) for number in range(len(spec.stages)))}]\n"
-        f"MOVING = ({', '.join(moving)}{trailing})\n"
     )
-    return f"{head}\n\n{text}\n\n{tables}\n{_CLASS}"
+    if not spec.classes:
+        return f"STAGES = [\n{what}{_stages(spec)}]\n"
+    names = {name: json.dumps(name, ensure_ascii=False) for name in spec.classes}
+    parts = [f"    {text}: [\n{indent(_stages(spec.of_class(name)), '    ')}    ],\n" for name, text in names.items()]
+    listed = "".join(f"    {text},\n" for text in names.values())
+    return f"CLASSES = [\n{listed}]\nSTAGES = {{\n{what}{''.join(parts)}}}\n"
+
+
+def _stages(spec: PolicySpec) -> str:
+    return "".join(_stage(spec, number) for number in range(len(spec.stages)))
 
 
 def _imports(text: str) -> str:

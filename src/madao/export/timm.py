@@ -4,7 +4,7 @@ from typing import Any
 
 import PIL.Image
 
-from madao.export.image import ImagePolicy, Steps, as_spec
+from madao.export.image import ImagePolicy, Steps, without_classes
 
 _GEOMETRIC = (
     "RandomResizedCropAndInterpolation",
@@ -36,7 +36,7 @@ class PolicyTransform:
     """
 
     def __init__(self, policy: Any) -> None:
-        self.policy = ImagePolicy(as_spec(policy))
+        self.policy = ImagePolicy(without_classes(policy, "timm"))
 
     def sample(self) -> Steps:
         """A draw for one image, one step a stage."""

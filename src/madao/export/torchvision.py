@@ -6,6 +6,7 @@ from typing import Any
 import PIL.Image
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
@@ -29,6 +30,9 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
 
     Draws come from torch's global generator, so `torch.manual_seed` repeats them and workers of a `DataLoader` differ.
 
+    A policy with classes finds the label in the sample, `transform(image, label)`, as `transforms=` of torchvision's
+    data sets gives it: an int or an integer tensor, of a batch `[B]`. It is returned as it came.
+
     Args:
         policy: A `PolicySpec`, a policy, or the path of a policy.json.
     """
@@ -37,11 +41,27 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         super().__init__()
         self.policy = ImagePolicy(as_spec(policy))
 
-    def sample(self) -> Steps:
-        """A draw for one image, one step a stage."""
-        return self.policy.sample()
+    def forward(self, *inputs: Any) -> Any:
+        """Augment a sample."""
+        if not self.policy.spec.classes:
+            return super().forward(*inputs)
+        flat, structure = tree_flatten(inputs if len(inputs) > 1 else inputs[0])
+        needed = self._needs_transform_list(flat)
+        labels = [item for item in flat if _is_label(item)]
+        if len(labels) != 1:
+            raise ValueError(
+                f"this policy has a part for each of {len(self.policy.spec.classes)} classes and needs one label in "
+                f"the sample, transform(image, label), an int or an integer tensor; got {len(labels)}"
+            )
+        params = self.make_params([item for item, needs in zip(flat, needed, strict=True) if needs], labels[0])
+        results = [self.transform(item, params) if needs else item for item, needs in zip(flat, needed, strict=True)]
+        return tree_unflatten(results, structure)
 
-    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+    def sample(self, label: int | None = None) -> Steps:
+        """A draw for one image, one step a stage; of a class where the policy has classes."""
+        return self.policy.sample(label)
+
+    def make_params(self, flat_inputs: list[Any], labels: Any = None) -> dict[str, Any]:
         """The draw of each image: `{"steps": [...]}`, and `shape`, how the images are laid out."""
         images = [item for item in flat_inputs if not _belongs(item)]
         if len(images) < len(flat_inputs):
@@ -50,7 +70,11 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         if len(shapes) > 1:
             raise ValueError(f"the images of a sample must come in one number, got leading shapes {sorted(shapes)}")
         shape = shapes.pop()
-        return {"steps": [self.sample() for _ in range(math.prod(shape))], "shape": shape}
+        count = math.prod(shape)
+        each = [None] * count if labels is None else torch.as_tensor(labels).reshape(-1).tolist()
+        if len(each) != count:
+            raise ValueError(f"there are {count} images in the sample, but {len(each)} labels; give one for each")
+        return {"steps": [self.sample(label) for label in each], "shape": shape}
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         """Augment one item of a sample, or move it along."""
@@ -135,6 +159,13 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
 def _belongs(item: Any) -> bool:
     """Whether an item of a sample belongs to an image rather than being one."""
     return isinstance(item, (tv_tensors.Mask, tv_tensors.BoundingBoxes, *_KEY_POINTS))
+
+
+def _is_label(item: Any) -> bool:
+    """A whole number, or plain tensor of such."""
+    if isinstance(item, Tensor):
+        return not item.is_floating_point() and item.dtype != torch.bool and item.ndim <= 1
+    return isinstance(item, int) and not isinstance(item, bool)
 
 
 def _leading(item: Any) -> tuple[int, ...]:

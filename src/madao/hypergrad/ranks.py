@@ -95,13 +95,17 @@ class Ranks:
         dist.all_gather(sizes, torch.tensor(counts, device=device))
         return [Place.of(self.rank, of_all) for of_all in torch.stack(sizes, 1).tolist()]
 
-    def gathered(self, values: Tensor) -> Tensor:
-        """The examples' values of all processes, one behind the other; `values` is `[B, …]`, each with its own B."""
+    def gathered(self, values: Tensor, place: Place | None = None) -> Tensor:
+        """The examples' values of all processes, one behind the other; `values` is `[B, …]`, each with its own B.
+
+        Where the place is known already it may have room for more: what is left of it is zero.
+        """
         if self.world == 1:
             return values
-        (place,) = self.places([len(values)], values.device)
+        if place is None:
+            (place,) = self.places([len(values)], values.device)
         whole = values.new_zeros(place.total, *values.shape[1:])
-        whole[place.start : place.stop] = values.detach()
+        whole[place.start : place.start + len(values)] = values.detach()
         dist.all_reduce(whole)  # to zeros every other process adds nothing
         return whole
 

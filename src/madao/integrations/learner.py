@@ -82,8 +82,9 @@ class PolicyLearner:
                 "the other in this training is not known; load images as floats in [0, 1], or say with transform=… "
                 "what makes of these floats what the model takes"
             )
-        self._seen = images, entry(batch, self.targets)
-        return replaced(batch, self.images, self.policy(images))
+        targets = entry(batch, self.targets)
+        self._seen = images, targets
+        return replaced(batch, self.images, self.policy(images, targets))
 
     def keep(self) -> None:
         """Count the batch that was last augmented among those of the coming optimizer step."""

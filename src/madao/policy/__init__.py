@@ -2,6 +2,7 @@
 
 from madao.policy.autoaugment import AutoAugment
 from madao.policy.base import AugmentationPolicy
+from madao.policy.conditional import ClassPolicy
 from madao.policy.draw import Draw
 from madao.policy.fixed import FrozenPolicy, RandAugment, TrivialAugment, Uniform
 from madao.policy.learned import Policy
@@ -13,6 +14,7 @@ from madao.policy.standard import Standard, StandardDraw
 __all__ = [
     "AugmentationPolicy",
     "AutoAugment",
+    "ClassPolicy",
     "Draw",
     "Entry",
     "FrozenPolicy",

@@ -23,7 +23,14 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
 
     Draws come from the policy's own random numbers unless a generator is given. `eval()` changes nothing: what shall
     not be augmented is not given to the policy.
+
+    A policy with `classes` has a law for each of them and wants `labels`; to all others labels make no difference.
+
+    Attributes:
+        classes: Names of the classes, in the order of labels; none where they make no difference.
     """
+
+    classes: tuple[str, ...] = ()
 
     def __init__(self, operations: tuple[Operation, ...], stages: int, fill: Fill = 0.0, seed: int = 0) -> None:
         super().__init__(seed)
@@ -35,12 +42,13 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
         self.fused = True  # by kernels, on a GPU, where they can do it
 
     @abc.abstractmethod
-    def sample(self, images: Tensor, generator: torch.Generator | None = None) -> Draw:
+    def sample(self, images: Tensor, generator: torch.Generator | None = None, *, labels: Tensor | None = None) -> Draw:
         """Draw stages, operations, magnitudes and signs for a batch.
 
         Args:
             images: The batch; only its shape and device matter.
             generator: Where randomness comes from, on the device of `images`. By default the policy's own.
+            labels: The class of each image, `[B]`, on their device, for a policy with classes.
         """
 
     @overload
@@ -107,10 +115,10 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
                 matrix = torch.where(chosen.reshape(-1, 1, 1), moved, matrix)
         return matrix
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Augment a batch by a fresh draw. No gradient reaches the policy: what trains it asks for one."""
         check_images(images)
-        return self.apply_checked(images, self.sample(images))
+        return self.apply_checked(images, self.sample(images, labels=labels))
 
     def get_extra_state(self) -> dict[str, Any]:
         """The random state, and which operations the parameters belong to, for `state_dict`."""

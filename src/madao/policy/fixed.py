@@ -12,6 +12,7 @@ from madao.policy import sampling
 from madao.policy.base import AugmentationPolicy
 from madao.policy.draw import Draw
 from madao.policy.kept import on_device
+from madao.policy.labels import chosen, of_each, rows
 from madao.policy.spec import Entry, PolicySpec
 
 START = torch.tensor(0.5).sigmoid().item()
@@ -29,7 +30,8 @@ class FrozenPolicy(AugmentationPolicy):
     def __init__(self, spec: PolicySpec, seed: int = 0) -> None:
         super().__init__(spec.operations, len(spec.stages), spec.fill, seed)
         self._spec = spec
-        selection, application, magnitude = spec.tensors()
+        self.classes = spec.classes
+        selection, application, magnitude = spec.tables()
         self.register_buffer("_log_selection", selection.log(), persistent=False)
         self.register_buffer("_application", application, persistent=False)
         self.register_buffer("_magnitude", magnitude, persistent=False)
@@ -38,17 +40,21 @@ class FrozenPolicy(AugmentationPolicy):
         """What it plays."""
         return self._spec
 
-    def sample(self, images: Tensor, generator: torch.Generator | None = None) -> Draw:
+    def sample(self, images: Tensor, generator: torch.Generator | None = None, *, labels: Tensor | None = None) -> Draw:
         """Draw for a batch."""
         generator = self.generator(images.device) if generator is None else generator
         shape = (self.stages, len(images))
+        which = rows(labels, len(images), self.classes)
+        selection, application, magnitude = (
+            self.get_buffer(name).to(images.device) for name in ("_log_selection", "_application", "_magnitude")
+        )
         noise = sampling.gumbel_noise((*shape, len(self.operations)), generator)
-        choice = sampling.categorical(self.get_buffer("_log_selection").to(images.device).unsqueeze(1), noise)
+        choice = sampling.categorical(of_each(selection, which), noise)
         uniform = torch.rand(shape, generator=generator, device=images.device)
         return Draw(
             choice=choice,
-            applied=uniform < self.get_buffer("_application").to(images.device).gather(1, choice),
-            magnitude=self.get_buffer("_magnitude").to(images.device).gather(1, choice),
+            applied=uniform < chosen(application, choice, which),
+            magnitude=chosen(magnitude, choice, which),
             sign=sampling.fair_signs(shape, generator),
         )
 
@@ -162,7 +168,7 @@ class TrivialAugment(AugmentationPolicy):
         super().__init__(choose(PAPER, limits, without=["Invert"]), 1, fill, seed)
         self.space = space
 
-    def sample(self, images: Tensor, generator: torch.Generator | None = None) -> Draw:
+    def sample(self, images: Tensor, generator: torch.Generator | None = None, *, labels: Tensor | None = None) -> Draw:
         """Draw for a batch."""
         device = images.device
         generator = self.generator(device) if generator is None else generator

@@ -12,7 +12,8 @@ from madao.ops.geometric import Fill
 from madao.policy import sampling
 from madao.policy.base import AugmentationPolicy
 from madao.policy.draw import Draw
-from madao.policy.spec import Entry, PolicySpec
+from madao.policy.labels import chosen, of_each, rows
+from madao.policy.spec import PolicySpec, rounded_stages
 
 START_LOGIT = 0.5
 """Where probability and magnitude logits start: sigmoid(0.5) = 0.62."""
@@ -82,62 +83,74 @@ class Policy(AugmentationPolicy):
     @property
     def magnitude(self) -> Tensor:
         """μ, `[K, n]`, zero for operations that have none."""
-        index = self.get_buffer("_with_magnitude").expand(self.stages, -1)
-        return torch.zeros_like(self.application_logits).scatter(1, index, self.magnitude_logits.sigmoid())
+        return self._spread(self.magnitude_logits.sigmoid())
 
-    def sample(self, images: Tensor, generator: torch.Generator | None = None, relaxed: bool = False) -> Draw:
+    def sample(
+        self,
+        images: Tensor,
+        generator: torch.Generator | None = None,
+        relaxed: bool = False,
+        *,
+        labels: Tensor | None = None,
+    ) -> Draw:
         """Draw for a batch; the same draw with or without gradients.
 
         Args:
             images: The batch; only its length and device matter.
             generator: Where randomness comes from, on the device of `images`. By default the policy's own.
             relaxed: Whether the draw carries gradients to the policy's parameters.
+            labels: The class of each image, `[B]`, for a policy with classes.
         """
         generator = self.generator(images.device) if generator is None else generator
         self._check_parameters()
+        which = rows(labels, len(images), self.classes)
         with torch.set_grad_enabled(relaxed and torch.is_grad_enabled()):
             # At least float32: half precision would change the law.
             shape, dtype = (self.stages, len(images)), torch.promote_types(self.selection_logits.dtype, torch.float32)
             noise = sampling.gumbel_noise((*shape, len(self.operations)), generator, dtype)
-            logits = self.selection_logits.unsqueeze(1).to(dtype)
+            selection, application, magnitude = self._tables()
+            logits = of_each(selection, which).to(dtype)
             choice = sampling.categorical(logits, noise)
             switch = sampling.logistic_noise(shape, generator, dtype)
-            application = self.application_logits.gather(1, choice).to(dtype)
+            gate = chosen(application, choice, which).to(dtype)
             return Draw(
                 choice=choice,
-                applied=sampling.bernoulli(application, switch),
-                magnitude=self.magnitude.gather(1, choice).to(dtype),
+                applied=sampling.bernoulli(gate, switch),
+                magnitude=chosen(self._spread(magnitude.sigmoid()), choice, which).to(dtype),
                 sign=sampling.fair_signs(shape, generator, dtype),
                 weight=sampling.relaxed_weight(logits, noise, choice, self.temperature) if relaxed else None,
-                gate=sampling.relaxed_gate(application, switch, self.application_temperature) if relaxed else None,
+                gate=sampling.relaxed_gate(gate, switch, self.application_temperature) if relaxed else None,
             )
 
-    def log_prob(self, draw: Draw) -> Tensor:
+    def log_prob(self, draw: Draw, labels: Tensor | None = None) -> Tensor:
         """The log P of each image's discrete choices, `[B]`, differentiable: Σ_k log π_i + log p_i or log(1 − p_i)."""
-        log_selection = self.selection_logits.log_softmax(-1).gather(1, draw.choice)
-        application = self.application_logits.gather(1, draw.choice)
-        log_application = F.logsigmoid(torch.where(draw.applied, application, -application))
-        return (log_selection + log_application).sum(0)
+        which = rows(labels, len(draw), self.classes)
+        selection, application, _ = self._tables()
+        log_selection = chosen(selection.log_softmax(-1), draw.choice, which)
+        gate = chosen(application, draw.choice, which)
+        return (log_selection + F.logsigmoid(torch.where(draw.applied, gate, -gate))).sum(0)
 
-    def effect_log_prob(self, draw: Draw) -> Tensor:
+    def effect_log_prob(self, draw: Draw, labels: Tensor | None = None) -> Tensor:
         """The log P of what each image goes through, `[B]`, differentiable; what a score-function estimator wants.
 
         Σ_k log(π_i p_i) where operation i is applied, log Σ_i π_i (1 − p_i) where none is. Which operation it was that
         is not applied makes no difference to the image, so that its score would be noise and nothing else.
         """
-        log_selection = self.selection_logits.log_softmax(-1)
-        applied = (log_selection + F.logsigmoid(self.application_logits)).gather(1, draw.choice)
-        nothing = (log_selection + F.logsigmoid(-self.application_logits)).logsumexp(-1, keepdim=True)
-        return torch.where(draw.applied, applied, nothing).sum(0)
+        which = rows(labels, len(draw), self.classes)
+        selection, application, _ = self._tables()
+        log_selection = selection.log_softmax(-1)
+        applied = chosen(log_selection + F.logsigmoid(application), draw.choice, which)
+        nothing = (log_selection + F.logsigmoid(-application)).logsumexp(-1, keepdim=True)
+        return torch.where(draw.applied, applied, of_each(nothing, which).squeeze(-1)).sum(0)
+
+    def with_prior(self, gradients: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The gradients of the parameters that learn, by name, with what a prior adds to them; here there is none."""
+        return gradients
 
     def spec(self) -> PolicySpec:
         """The policy as it is now, as plain numbers in real units, for files and people."""
-        columns = (self.selection.tolist(), self.application.tolist(), self.magnitude.tolist())
-        stages = (
-            tuple(Entry.rounded(*row) for row in zip(self.operations, *stage, strict=True))
-            for stage in zip(*columns, strict=True)
-        )
-        return PolicySpec(operations=self.operations, stages=tuple(stages), fill=self.fill)
+        stages = rounded_stages(self.operations, self.selection, self.application, self.magnitude)
+        return PolicySpec(operations=self.operations, stages=stages, fill=self.fill)
 
     @classmethod
     def from_spec(cls, spec: PolicySpec, **settings: Any) -> "Policy":
@@ -150,13 +163,37 @@ class Policy(AugmentationPolicy):
             **settings: What a spec does not hold: `temperature`, `application_temperature`, `seed`.
         """
         policy = cls(len(spec.stages), spec.operations, fill=spec.fill, **settings)
-        selection, application, magnitude = spec.tensors()
-        edge = 1e-6
-        with torch.no_grad():
-            policy.selection_logits.copy_(selection.clamp(min=edge).log())
-            policy.application_logits.copy_(application.logit(eps=edge))
-            policy.magnitude_logits.copy_(magnitude[:, policy.get_buffer("_with_magnitude")].logit(eps=edge))
+        policy._start_at(spec)
         return policy
+
+    def _start_at(self, spec: PolicySpec) -> None:
+        with torch.no_grad():
+            for shared, logits in zip(
+                (self.selection_logits, self.application_logits, self.magnitude_logits),
+                self._logits_of(spec.tensors()),
+                strict=True,
+            ):
+                shared.copy_(logits)
+
+    def _logits_of(self, numbers: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """The logits of selection, application and μ, `[..., n]` each, of the last for operations that have it."""
+        selection, application, magnitude = numbers
+        edge = 1e-6
+        learned = magnitude[..., self.get_buffer("_with_magnitude")]
+        return selection.clamp(min=edge).log(), application.logit(eps=edge), learned.logit(eps=edge)
+
+    def _tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits of selection, application and magnitude, `[K, C, n]` each: a row for each class, here for all one."""
+        return (
+            self.selection_logits.unsqueeze(1),
+            self.application_logits.unsqueeze(1),
+            self.magnitude_logits.unsqueeze(1),
+        )
+
+    def _spread(self, magnitude: Tensor) -> Tensor:
+        """From the operations that have a magnitude to all, zero for the others: `[..., m]` → `[..., n]`."""
+        index = self.get_buffer("_with_magnitude").expand_as(magnitude)
+        return magnitude.new_zeros(*magnitude.shape[:-1], len(self.operations)).scatter(-1, index, magnitude)
 
     def _check_parameters(self) -> None:
         if self.selection_logits.device.type != "cpu":

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,10 @@ class Entry:
         return cls(_six(selection), _six(application), value)
 
 
+Stages = tuple[tuple[Entry, ...], ...]
+"""For each stage one `Entry` per operation."""
+
+
 @dataclasses.dataclass(frozen=True)
 class PolicySpec:
     """A frozen policy: per stage, for each operation, the probability of selection and application, and magnitude.
@@ -52,13 +57,18 @@ class PolicySpec:
 
     Attributes:
         operations: The operations, with their ranges.
-        stages: For each stage one `Entry` per operation, in the order of `operations`.
+        stages: For each stage one `Entry` per operation, in the order of `operations`. Of a policy with classes, what
+            they share.
         fill: The colour geometric operations leave outside the image, in [0, 1].
+        classes: Names of the classes, in the order of labels; none where labels make no difference.
+        class_stages: For each class its own stages, which images of it are drawn for by.
     """
 
     operations: tuple[Operation, ...]
-    stages: tuple[tuple[Entry, ...], ...]
+    stages: Stages
     fill: Fill = 0.0
+    classes: tuple[str, ...] = ()
+    class_stages: tuple[Stages, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fill", check_fill(self.fill))
@@ -70,25 +80,55 @@ class PolicySpec:
                 raise ValueError(f"operations: {name} is there twice; name each operation once")
         if not self.stages:
             raise ValueError("stages: there is none; a policy needs at least one")
-        for number, stage in enumerate(self.stages):
+        self._check_stages("stages", self.stages)
+        if len(self.classes) != len(self.class_stages):
+            raise ValueError(f"classes: {len(self.classes)} names for {len(self.class_stages)} classes; give one each")
+        for name, stages in zip(self.classes, self.class_stages, strict=True):
+            if self.classes.count(name) > 1:
+                raise ValueError(f"classes: {name} is there twice; name each class once")
+            if len(stages) != len(self.stages):
+                raise ValueError(
+                    f"classes.{name}: {len(stages)} stages where the shared part has {len(self.stages)}; give as many"
+                )
+            self._check_stages(f"classes.{name}", stages)
+
+    def _check_stages(self, where: str, stages: Stages) -> None:
+        for number, stage in enumerate(stages):
             if len(stage) != len(self.operations):
                 raise ValueError(
-                    f"stages[{number}]: {len(stage)} entries for {len(self.operations)} operations; give one each"
+                    f"{where}[{number}]: {len(stage)} entries for {len(self.operations)} operations; give one each"
                 )
             for operation, entry in zip(self.operations, stage, strict=True):
-                _check_entry(f"stages[{number}].{operation.name}", operation, entry)
+                _check_entry(f"{where}[{number}].{operation.name}", operation, entry)
             total = sum(entry.selection for entry in stage)
             if abs(total - 1) > 1e-3:
-                raise ValueError(f"stages[{number}]: selection probabilities must sum to 1, they sum to {total:.6g}")
+                raise ValueError(f"{where}[{number}]: selection probabilities must sum to 1, they sum to {total:.6g}")
+
+    def of_class(self, name: str | None) -> "PolicySpec":
+        """The law of one class as a policy without classes; of None, what the classes share."""
+        if name is not None and name not in self.classes:
+            known = f"this policy has {', '.join(self.classes[:20])}" if self.classes else "this policy has none"
+            raise ValueError(f"unknown class {name!r}; {known}")
+        stages = self.stages if name is None else self.class_stages[self.classes.index(name)]
+        return dataclasses.replace(self, stages=stages, classes=(), class_stages=())
 
     def tensors(self, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
         """Selection, application and magnitude μ in [0, 1] (0 where there is none), each `[K, n]`."""
-        selection = torch.tensor([[entry.selection for entry in stage] for stage in self.stages], dtype=torch.float64)
-        application = torch.tensor([[entry.application for entry in stage] for stage in self.stages], dtype=dtype)
+        return self._numbers(self.stages, dtype)
+
+    def tables(self, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+        """The same with a row for each class, `[K, C, n]`; with one row where there are no classes."""
+        found = [self._numbers(stages, dtype) for stages in self.class_stages or (self.stages,)]
+        selection, application, magnitude = (torch.stack(values, 1) for values in zip(*found, strict=True))
+        return selection, application, magnitude
+
+    def _numbers(self, stages: Stages, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        selection = torch.tensor([[entry.selection for entry in stage] for stage in stages], dtype=torch.float64)
+        application = torch.tensor([[entry.application for entry in stage] for stage in stages], dtype=dtype)
         magnitude = torch.tensor(
             [
                 [_relative(operation, entry) for operation, entry in zip(self.operations, stage, strict=True)]
-                for stage in self.stages
+                for stage in stages
             ],
             dtype=dtype,
         )
@@ -96,9 +136,8 @@ class PolicySpec:
 
     def dumps(self) -> str:
         """The JSON text, one operation a line."""
-        return specfile.write(
-            self.operations, [[dataclasses.astuple(e) for e in stage] for stage in self.stages], self.fill
-        )
+        classes = {name: _rows(stages) for name, stages in zip(self.classes, self.class_stages, strict=True)}
+        return specfile.write(self.operations, _rows(self.stages), self.fill, classes)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the JSON file; a crash leaves the old file or the new one, never half of one."""
@@ -113,9 +152,10 @@ class PolicySpec:
     @classmethod
     def loads(cls, text: str) -> "PolicySpec":
         """Read JSON text. Raises `PolicyFileError`."""
-        operations, stages, fill = specfile.read(text)
+        operations, stages, fill, classes = specfile.read(text)
         try:
-            return cls(operations, tuple(tuple(Entry(*row) for row in stage) for stage in stages), fill)
+            each = tuple(_stages(part) for part in classes.values())
+            return cls(operations, _stages(stages), fill, tuple(classes), each)
         except ValueError as error:
             raise PolicyFileError(f"{error}; correct the file or write it again from the policy") from None
 
@@ -130,7 +170,7 @@ class PolicySpec:
             raise PolicyFileError(f"{path}: {error}") from None
 
     def __str__(self) -> str:
-        """A table for people, the operations a stage favours first."""
+        """A table for people, the operations a stage favours first; of a policy with classes, of what they share."""
         lines = []
         for number, stage in enumerate(self.stages):
             lines.append(f"stage {number + 1}      selected  applied  strength")
@@ -139,6 +179,23 @@ class PolicySpec:
                 how = strength(operation, entry.magnitude)
                 lines.append(f"  {operation.name:<12}{entry.selection:8.1%}{entry.application:9.1%}  {how}")
         return "\n".join(lines)
+
+
+def rounded_stages(operations: Sequence[Operation], *numbers: Tensor) -> Stages:
+    """From selection, application and μ in [0, 1], `[K, n]` each."""
+    columns = [tensor.tolist() for tensor in numbers]
+    return tuple(
+        tuple(Entry.rounded(*row) for row in zip(operations, *stage, strict=True))
+        for stage in zip(*columns, strict=True)
+    )
+
+
+def _rows(stages: Stages) -> list[list[specfile.Row]]:
+    return [[(entry.selection, entry.application, entry.magnitude) for entry in stage] for stage in stages]
+
+
+def _stages(rows: Sequence[Sequence[specfile.Row]]) -> Stages:
+    return tuple(tuple(Entry(*row) for row in stage) for stage in rows)
 
 
 def _six(value: float) -> float:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from madao.ops import OPERATIONS, Operation, find
@@ -10,29 +10,34 @@ from madao.ops.checks import nearest
 from madao.ops.geometric import Fill
 
 FORMAT = "madao-policy"
-VERSION = 1
+VERSION = 2
+"""Version 2 has classes. A policy without them is written as version 1, which older madaos read too."""
 
 Row = tuple[float, float, float | None]
 """Selection, application and magnitude of one operation in one stage."""
 
-Contents = tuple[tuple[Operation, ...], list[list[Row]], Fill]
-"""Operations, for each stage a row per operation, fill."""
+Contents = tuple[tuple[Operation, ...], list[list[Row]], Fill, dict[str, list[list[Row]]]]
+"""Operations, for each stage a row per operation, fill, and the stages of each class by its name."""
 
 
 class PolicyFileError(ValueError):
     """A policy file that cannot be used; the message names the field and the remedy."""
 
 
-def write(operations: Sequence[Operation], stages: Sequence[Sequence[Row]], fill: Fill) -> str:
+def write(
+    operations: Sequence[Operation],
+    stages: Sequence[Sequence[Row]],
+    fill: Fill,
+    classes: Mapping[str, Sequence[Sequence[Row]]],
+) -> str:
     """The JSON text, one operation a line."""
-    head = json.dumps({"format": FORMAT, "version": VERSION, "fill": fill}, indent=2)[:-2]
+    head = json.dumps({"format": FORMAT, "version": VERSION if classes else 1, "fill": fill}, indent=2)[:-2]
     declared = _lines({operation.name: _describe(operation) for operation in operations}, 2)
-    texts = (
-        _lines({operation.name: _entry(row) for operation, row in zip(operations, stage, strict=True)}, 4)
-        for stage in stages
-    )
-    joined = ",\n    ".join(texts)
-    return f'{head},\n  "operations": {declared},\n  "stages": [\n    {joined}\n  ]\n}}\n'
+    text = f'{head},\n  "operations": {declared},\n  "stages": {_stages(operations, stages, 2)}'
+    if classes:
+        parts = [f"    {json.dumps(name)}: {_stages(operations, part, 4)}" for name, part in classes.items()]
+        text += ',\n  "classes": {\n' + ",\n".join(parts) + "\n  }"
+    return text + "\n}\n"
 
 
 def read(text: str) -> Contents:
@@ -58,6 +63,16 @@ def _describe(operation: Operation) -> dict[str, Any]:
 def _entry(row: Row) -> dict[str, float]:
     names = ("selection", "application", "magnitude")
     return {name: value for name, value in zip(names, row, strict=True) if value is not None}
+
+
+def _stages(operations: Sequence[Operation], stages: Sequence[Sequence[Row]], indent: int) -> str:
+    """A JSON list of stages, one operation a line."""
+    within = " " * (indent + 2)
+    texts = (
+        _lines({operation.name: _entry(row) for operation, row in zip(operations, stage, strict=True)}, indent + 2)
+        for stage in stages
+    )
+    return f"[\n{within}" + f",\n{within}".join(texts) + f"\n{' ' * indent}]"
 
 
 def _lines(members: dict[str, Any], indent: int) -> str:
@@ -90,16 +105,17 @@ def _read(data: Any) -> Contents:
             f"version: the file has version {version} and this madao reads up to {VERSION}; upgrade madao, or save the "
             "policy again with this one"
         )
-    _check_members("the file", data, required=("format", "version", "fill", "operations", "stages"))
-    declared, stages = data["operations"], data["stages"]
+    newer = ("classes",) if version > 1 else ()
+    _check_members("the file", data, required=("format", "version", "fill", "operations", "stages", *newer))
+    declared, classes = data["operations"], data.get("classes", {})
     _check_members("operations", declared, optional=None)
     operations = tuple(_read_operation(name, description) for name, description in declared.items())
-    if not isinstance(stages, list):
-        raise PolicyFileError(f"stages: expected a list of objects, got {_kind(stages)}")
+    _check_members("classes", classes, optional=None)
     return (
         operations,
-        [_read_stage(f"stages[{number}]", operations, stage) for number, stage in enumerate(stages)],
+        _read_stages("stages", operations, data["stages"]),
         _read_fill(data["fill"]),
+        {name: _read_stages(f"classes.{name}", operations, stages) for name, stages in classes.items()},
     )
 
 
@@ -131,6 +147,12 @@ def _read_operation(name: str, description: Any) -> Operation:
         return known.limited(strongest)
     except ValueError as error:
         raise PolicyFileError(f"{where}.range: {error}") from None
+
+
+def _read_stages(where: str, operations: tuple[Operation, ...], stages: Any) -> list[list[Row]]:
+    if not isinstance(stages, list):
+        raise PolicyFileError(f"{where}: expected a list of objects, got {_kind(stages)}")
+    return [_read_stage(f"{where}[{number}]", operations, stage) for number, stage in enumerate(stages)]
 
 
 def _read_stage(where: str, operations: tuple[Operation, ...], stage: Any) -> list[Row]:

@@ -90,15 +90,23 @@ class Standard(OwnRandomness):
         self.mean, self.std = mean, std
         self.policy = policy
 
-    def sample(self, images: Tensor, generator: torch.Generator | None = None, relaxed: bool = False) -> StandardDraw:
+    def sample(
+        self,
+        images: Tensor,
+        generator: torch.Generator | None = None,
+        relaxed: bool = False,
+        *,
+        labels: Tensor | None = None,
+    ) -> StandardDraw:
         """Draw for a batch, the policy's part included.
 
         Args:
             images: The batch; only its shape and device matter.
             generator: Where randomness comes from. By default its own, and the policy's own.
             relaxed: Whether the draw carries gradients to the policy, which has to be a learned one.
+            labels: The class of each image, `[B]`, for a policy with classes.
         """
-        inner = self._sample_inner(images, generator, relaxed)
+        inner = self._sample_inner(images, generator, relaxed, labels)
         generator = self.generator(images.device) if generator is None else generator
 
         def whole_numbers(count: int) -> Tensor:
@@ -158,17 +166,19 @@ class Standard(OwnRandomness):
         check_images(images)
         return self.apply_checked(images, draw)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Augment a batch by a fresh draw. No gradient reaches the policy."""
         check_images(images)
-        return self.apply_checked(images, self.sample(images))
+        return self.apply_checked(images, self.sample(images, labels=labels))
 
-    def _sample_inner(self, images: Tensor, generator: torch.Generator | None, relaxed: bool) -> Draw | None:
+    def _sample_inner(
+        self, images: Tensor, generator: torch.Generator | None, relaxed: bool, labels: Tensor | None
+    ) -> Draw | None:
         if not relaxed:
-            return None if self.policy is None else self.policy.sample(images, generator)
+            return None if self.policy is None else self.policy.sample(images, generator, labels=labels)
         if not isinstance(self.policy, Policy):
             raise ValueError(f"a relaxed draw needs a learned policy, Standard(policy=Policy()), got {self.policy!r}")
-        return self.policy.sample(images, generator, relaxed=True)
+        return self.policy.sample(images, generator, relaxed=True, labels=labels)
 
     def apply_checked(self, images: Tensor, draw: StandardDraw) -> Tensor:
         """`apply` to images that are known to be fit."""

@@ -53,13 +53,25 @@ class Gallery:
     pixelated: bool
 
 
-def gallery(policy: PolicySpec, samples: np.ndarray, images: int = 6, draws: int = 7, seed: int = 0) -> Gallery:
-    """Show a policy on `samples`, uint8 `[n, C, H, W]`."""
+def gallery(
+    policy: PolicySpec,
+    samples: np.ndarray,
+    labels: np.ndarray | None = None,
+    images: int = 6,
+    draws: int = 7,
+    seed: int = 0,
+) -> Gallery:
+    """Show a policy on `samples`, uint8 `[n, C, H, W]`; of one with classes, operations as they are shared.
+
+    Where `labels`, the class of each image, are not known, draws are of what the classes share too.
+    """
     batch = torch.from_numpy(samples[:images].copy())
+    known = labels is not None and len(labels) > 0 and 0 <= labels.min() <= labels.max() < len(policy.classes)
+    shown = torch.from_numpy(labels.astype(np.int64)) if labels is not None and known else None
     return Gallery(
         originals=[Tile(_address(image), "as it is") for image in batch],
         stages=[_operations(policy, stage, batch) for stage in range(len(policy.stages))],
-        draws=_draws(policy, batch[: min(4, images)], draws, seed),
+        draws=_draws(policy, batch[: min(4, images)], shown, draws, seed),
         pixelated=max(batch.shape[2:]) <= _LOSSLESS,
     )
 
@@ -85,10 +97,10 @@ def _operations(policy: PolicySpec, stage: int, batch: Tensor) -> list[Row]:
     return rows
 
 
-def _draws(policy: PolicySpec, batch: Tensor, count: int, seed: int) -> list[Row]:
-    player = FrozenPolicy(policy, seed)
+def _draws(policy: PolicySpec, batch: Tensor, labels: Tensor | None, count: int, seed: int) -> list[Row]:
+    player = FrozenPolicy(policy.of_class(None) if labels is None else policy, seed)
     repeated = batch.repeat_interleave(count, 0)
-    draw = player.sample(repeated)
+    draw = player.sample(repeated, labels=None if labels is None else labels[: len(batch)].repeat_interleave(count))
     results = player.apply(repeated, draw)
     captions = [", then ".join(steps(policy.operations, draw, i)) or "unchanged" for i in range(len(repeated))]
     rows = []

@@ -55,6 +55,7 @@ class Run:
         environment: What it ran on.
         images: What tells its images from those of other data: classes, mean, deviation and how many are set aside.
         samples: A few training images, uint8 `[n, C, H, W]`, if it kept any.
+        labels: The class of each of them.
         missing: What could not be read, in words.
     """
 
@@ -70,6 +71,7 @@ class Run:
     environment: Mapping[str, Any]
     images: str
     samples: np.ndarray | None
+    labels: np.ndarray | None
     missing: Sequence[str]
 
     @property
@@ -132,6 +134,7 @@ def read_run(path: Path) -> Run:
     if not metrics.get("epoch"):
         raise ReportError(f"{path} has no metrics.csv with an epoch in it: the run has not finished its first epoch")
     split, outer = _json(path / "split.json"), _rows(path / "outer.csv")
+    samples, labels = _samples(path / "samples.npz")
     run = Run(
         path=path,
         config=config,
@@ -146,7 +149,8 @@ def read_run(path: Path) -> Run:
         images=json.dumps(
             [split.get(name) for name in ("classes", "mean", "std")] + [len(split.get("validation") or ())]
         ),
-        samples=_samples(path / "samples.npz"),
+        samples=samples,
+        labels=labels,
         missing=missing,
     )
     learns = run.setting("augment.method") == "madao"
@@ -241,11 +245,13 @@ def _policy(path: Path, missing: list[str]) -> PolicySpec | None:
         return None
 
 
-def _samples(path: Path) -> np.ndarray | None:
+def _samples(path: Path) -> tuple[np.ndarray | None, np.ndarray | None]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             images: np.ndarray = archive["images"]
+            labels: np.ndarray = archive["labels"] if "labels" in archive else np.zeros(0)
     except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile):
-        return None
+        return None, None
     good = images.ndim == 4 and images.dtype == np.uint8 and images.shape[1] in (1, 3) and images.size > 0
-    return images if good else None
+    told = labels.shape == images.shape[:1] and np.issubdtype(labels.dtype, np.integer)
+    return (images, labels if told else None) if good else (None, None)

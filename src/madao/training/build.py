@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ from madao.data.masks import looks_so
 from madao.hypergrad import Ranks
 from madao.models import UnknownModel, build, build_dense, build_encoder, known, known_dense
 from madao.ops.checks import nearest
-from madao.policy import AugmentationPolicy, Policy, RandAugment, Standard, Uniform, load_policy
+from madao.policy import AugmentationPolicy, ClassPolicy, Policy, RandAugment, Standard, Uniform, load_policy
 from madao.policy.named import NAMED
 from madao.tasks import Classification, MoCo, Segmentation, Task
 from madao.training.config import AugmentConfig, DataConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainConfig
@@ -286,21 +287,36 @@ def default_model(size: int, task: str = "classification") -> str:
     return "small-cnn" if size <= 28 else "resnet18"
 
 
-def build_policy(config: AugmentConfig, seed: int) -> AugmentationPolicy | None:
-    """What stands between standard augmentation's crop and normalising; None for the method standard."""
+def build_policy(config: AugmentConfig, classes: tuple[str, ...] | None, seed: int) -> AugmentationPolicy | None:
+    """What stands between standard augmentation's crop and normalising; None for the method standard.
+
+    Where classes are not known yet (None) it is good for finding mistakes in the configuration.
+    """
+    chosen: dict[str, Any] = {"limits": config.limits, "without": config.without, "seed": seed}
     try:
         match config.method:
             case "standard":
                 return None
+            case "madao" if config.condition == "class":
+                return ClassPolicy(
+                    ("0", "1") if classes is None else classes, config.stages, config.shrinkage, **chosen
+                )
             case "madao":
-                return Policy(config.stages, limits=config.limits, without=config.without, seed=seed)
+                return Policy(config.stages, **chosen)
             case "uniform":
-                return Uniform(config.stages, limits=config.limits, without=config.without, seed=seed)
+                return Uniform(config.stages, **chosen)
             case "randaugment":
                 return RandAugment(config.stages, config.magnitude, seed=seed)
         if config.method not in METHODS and not config.method.endswith(".json") and "/" not in config.method:
             raise UserError(f"unknown method {nearest(config.method, METHODS)}; or give the path of a policy.json")
-        return load_policy(config.method, seed)
+        policy = load_policy(config.method, seed)
+        if classes is not None and policy.classes not in ((), classes):
+            raise UserError(
+                f"{config.method} has a policy for each of the classes {', '.join(policy.classes[:5])} …, and these "
+                f"images have {', '.join(classes[:5])} …; write what its classes share by madao export --label shared "
+                "--to json, and give that file"
+            )
+        return policy
     except (ValueError, OSError) as error:
         raise UserError(str(error)) from None
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from madao.training.errors import UserError
 
-Planted = Literal["rotate", "translate", "shear", "brightness", "invert", "none"]
+Planted = Literal["rotate", "translate", "shear", "brightness", "invert", "rotate-or-brightness", "none"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class DataConfig:
         memory: Decoded images live on the device if they take at most so many GiB; otherwise workers read them.
         on_error: What a corrupt image does: stop, or be counted and skipped.
         planted: Of digits and shapes: rotate, translate, shear, brightness, invert or none, a shift of validation and
-            test images.
+            test images. Of digits: rotate-or-brightness, which rotates 0 to 4 and brightens or darkens 5 to 9.
     """
 
     name: str | None = None
@@ -118,6 +118,8 @@ class AugmentConfig:
         magnitude: Of randaugment, in [0, 1].
         limits: The strongest value of some operations in real units, for madao and uniform: {Rotate: 10}.
         without: Operations to leave out, for madao and uniform.
+        condition: What the policy of madao depends on: none, or class, a policy for each class with a part they share.
+        shrinkage: With classes: how strongly each one's policy is held to the shared part; 0 for not at all.
         crop: Standard crop: pad (shifted by up to `padding` pixels), resized (a random part, scaled), none.
         padding: Pixels of the shift.
         scale: Smallest part of the image that a resized crop keeps.
@@ -131,6 +133,8 @@ class AugmentConfig:
     magnitude: float = 0.3
     limits: dict[str, float] = dataclasses.field(default_factory=dict)
     without: list[str] = dataclasses.field(default_factory=list)
+    condition: Literal["none", "class"] = "none"
+    shrinkage: float = 0.1
     crop: Literal["pad", "resized", "none"] = "pad"
     padding: int = 4
     scale: float = 0.08
@@ -140,6 +144,9 @@ class AugmentConfig:
 
     def __post_init__(self) -> None:
         _at_least("augment.stages", self.stages, 1)
+        _at_least("augment.shrinkage", self.shrinkage, 0)
+        if self.condition != "none" and self.method != "madao":
+            raise UserError(f"--augment.condition belongs to the method madao, got {self.method}")
         _at_least("augment.padding", self.padding, 0)
         _at_least("augment.cutout", self.cutout, 0)
         if not 0 <= self.magnitude <= 1:

@@ -18,8 +18,13 @@ def part_of(count: int, ranks: Ranks) -> Place:
     return Place.of(ranks.rank, [least + (rank < more) for rank in range(ranks.world)])
 
 
-def drawn(policy: AugmentationPolicy, images: Tensor, place: Place, **settings: Any) -> Draw:
-    """What a policy draws for the images at a place. Every process draws for all of them, and takes its own."""
+def drawn(policy: AugmentationPolicy, images: Tensor, labels: Tensor, place: Place, **settings: Any) -> Draw:
+    """What a policy draws for the images at a place. Every process draws for all of them, and takes its own.
+
+    A policy with classes needs the labels of all of them, so that the processes tell each other theirs.
+    """
+    if policy.classes:
+        settings["labels"] = Ranks.current().gathered(labels, place)
     return policy.sample(_whole(images, place), **settings)[place.start : place.start + len(images)]
 
 

@@ -74,7 +74,7 @@ class InnerStep:
         draw, cropped, targets = cropped_batch(task, self.standard, images, targets, place)
         augmented, draws = cropped, None
         if augment and self.policy is not None:
-            draws = [drawn(self.policy, cropped, place) for _ in range(task.views)]
+            draws = [drawn(self.policy, cropped, targets, place) for _ in range(task.views)]
             augmented = self.policy.apply(cropped, draws[0])
         given = task.inner(self.policy, targets, draws)
         inputs = self.standard.after(augmented, draw)

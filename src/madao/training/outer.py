@@ -145,8 +145,7 @@ class PolicyOptimizer:
             raise ValueError(
                 "the optimizer holds no parameter of the policy that learns; build it on policy.parameters()"
             )
-        learns = [name for name, parameter in policy.named_parameters() if parameter.requires_grad]
-        self._kinds = [name.removesuffix("_logits") for name in learns]
+        self._names = [name for name, parameter in policy.named_parameters() if parameter.requires_grad]
         self._signal = RunningSignal()
         self._losses = per_example(loss)
         self.views, self.along = views, along
@@ -170,8 +169,8 @@ class PolicyOptimizer:
         """Count an inner step; on every s-th, update the policy.
 
         Args:
-            train_batch: Images in [0, 1] or uint8, not augmented by the policy, targets, and what else of this batch
-                `train_transform` wants.
+            train_batch: Images in [0, 1] or uint8, not augmented by the policy, targets (classes by number where the
+                policy has classes), and what else of this batch `train_transform` wants.
             validation: A batch of the same kind, or a loader of them, which is begun anew whenever it ends.
             train_transform: What stands between policy and model for training images, where that is more than
                 `transform`: called as `train_transform(images, *rest)` with the rest of `train_batch`, the places of
@@ -192,7 +191,8 @@ class PolicyOptimizer:
             return OuterStep(stats, applied=False)
         self._signal.update(gradients)
         self._update(gradients, stats.grad_norm)
-        return OuterStep(stats, applied=True, signal=dict(zip(self._kinds, self._signal.ratios() or (), strict=False)))
+        kinds = (name.removesuffix("_logits") for name in self._names)
+        return OuterStep(stats, applied=True, signal=dict(zip(kinds, self._signal.ratios() or (), strict=False)))
 
     def gradient(
         self,
@@ -279,8 +279,9 @@ class PolicyOptimizer:
 
     def _update(self, gradients: Sequence[Tensor], norm: float) -> None:
         scale = self.clip / norm if self.clip is not None and norm > self.clip else 1.0
-        for parameter, gradient in zip(self._params, gradients, strict=True):
-            parameter.grad = gradient.mul(scale).to(parameter.dtype)
+        found = {name: gradient.mul(scale) for name, gradient in zip(self._names, gradients, strict=True)}
+        for parameter, gradient in zip(self._params, self.policy.with_prior(found).values(), strict=True):
+            parameter.grad = gradient.to(parameter.dtype)
         self.optimizer.step()
         for parameter in self._params:
             parameter.grad = None
@@ -322,11 +323,13 @@ class PolicyOptimizer:
             def inner_transform(augmented: Tensor) -> Tensor:
                 return own(augmented, *(tensor[: len(augmented)] for tensor in rest))
 
-        floats = normalise(images)
+        floats, labels = normalise(images), targets
+        if self.draws > 1 and self.along is None:
+            labels = targets.repeat_interleave(self.draws, 0)
         places = asked.places or self._places(len(images), len(outer_images))
         place, curved, smooth = places.train, places.curved, slice(len(places.pathwise))
         with torch.enable_grad():
-            draws = [drawn(self.policy, floats, place, relaxed=True) for _ in range(self.views)]
+            draws = [drawn(self.policy, floats, labels, place, relaxed=True) for _ in range(self.views)]
             if isinstance(self.estimator, Influence):
                 draws = [draw.pathwise() for draw in draws]
             augmented, *moved = self._augmented(floats[smooth], targets[smooth], [draw[smooth] for draw in draws])
@@ -337,7 +340,7 @@ class PolicyOptimizer:
                     others = self._augmented(floats[scored], targets[scored], hard)
                 augmented, *moved = (torch.cat(pair) for pair in zip((augmented, *moved), others, strict=True))
             inputs: tuple[Tensor, ...] = (inner_transform(augmented), *moved)
-            log_prob = functools.reduce(torch.add, [self.policy.effect_log_prob(draw) for draw in draws])
+            log_prob = functools.reduce(torch.add, [self.policy.effect_log_prob(draw, labels) for draw in draws])
         params = PureModel(self.model).params
         unaugmented = (inner_transform(floats),)
         plain: tuple[Tensor, ...] | None = unaugmented
@@ -354,7 +357,7 @@ class PolicyOptimizer:
         if isinstance(self.solver, Deflated):
             # By another draw: q must know nothing of the draw whose influence is measured along it.
             few = floats[: len(curved)]
-            other = [drawn(self.policy, few, curved) for _ in range(self.views)]
+            other = [drawn(self.policy, few, labels[: len(few)], curved) for _ in range(self.views)]
             again, *again_moved = self._augmented(few, targets[: len(few)], other)
             added, given = (inner_transform(again), *again_moved), len(inputs)
             inputs, plain = (*inputs, *added), None if plain is None else (*plain, *added)
@@ -368,7 +371,7 @@ class PolicyOptimizer:
             curvature=curvature,
             weight_decay=self.weight_decay,
             log_prob=log_prob,
-            classes=fixed.repeat_interleave(self.draws, 0) if fixed is not None and self.draws > 1 else fixed,
+            classes=labels if self.along is None else None,
             draws=self.draws,
             plain=plain,
             ranks=self.ranks,

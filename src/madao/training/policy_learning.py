@@ -71,9 +71,11 @@ class PolicyLearning:
         self.settings, self.standard, self.task = settings, standard, task
         if task.moves and settings.baseline == "class-mean":
             raise UserError(f"--outer.baseline class-mean needs a class for every image, which {task.name} has not")
+        if task.moves and policy.classes:
+            raise UserError(f"--augment.condition class needs a class for every image, which {task.name} has not")
         if settings.learn == "selection":
-            for held in (policy.application_logits, policy.magnitude_logits):
-                held.requires_grad_(False)
+            for name, parameter in policy.named_parameters():
+                parameter.requires_grad_(name.startswith("selection"))
         self.network = network
         self.average = WeightAverage(network, settings.average, ramp=False) if settings.average else None
         self.optimizer: torch.optim.Optimizer = (

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from madao.policy import AugmentationPolicy, FrozenPolicy, Policy, Standard
+from madao.policy import AugmentationPolicy, ClassPolicy, FrozenPolicy, Policy, Standard
 from madao.training import samples
 from madao.training.build import Splits, default_model
 from madao.training.config import TrainConfig
@@ -13,7 +13,7 @@ def run_directory(config: TrainConfig, splits: Splits) -> Path:
     """Where a run goes: what `out` says, or a name made of what is run."""
     if config.out is not None:
         return Path(config.out)
-    method = Path(config.augment.method).stem
+    method = Path(config.augment.method).stem + ("-class" if config.augment.condition == "class" else "")
     planted = "" if config.data.planted == "none" else f"-{config.data.planted}"
     model = (config.model.name or default_model(splits.size, config.task.name)).replace("/", "-")
     task = "moco-" if config.task.name == "moco" else ""
@@ -43,4 +43,6 @@ def record_policy(directory: RunDirectory, policy: AugmentationPolicy | None, ep
             names = [operation.name for operation in policy.operations]
             directory.append_json("trajectory.jsonl", {"epoch": 0, "step": 0, "operations": names})
         learned = {name: getattr(policy, name).tolist() for name in ("selection", "application", "magnitude")}
+        if isinstance(policy, ClassPolicy):
+            learned["class_selection"] = policy.class_selection.detach().mean(0).tolist()
         directory.append_json("trajectory.jsonl", {"epoch": epoch, "step": step, **learned})

@@ -42,7 +42,7 @@ from madao.training.parallel import by_the_first, launched, synchronised
 from madao.training.policy_learning import PolicyLearning
 from madao.training.precision import set_precision
 from madao.training.records import record_images, record_policy, run_directory
-from madao.training.result import FILE, Result
+from madao.training.result import FILE, Result, preferences
 from madao.training.rundir import RunDirectory
 from madao.training.schedule import learning_rate
 from madao.training.state import restore, snapshot
@@ -91,7 +91,7 @@ class Trainer:
         self._rate_on_device = torch.zeros((), device=self.device) if self.device.type == "cuda" else None
         self.meter = Meter(self.device, reads=not self.splits.in_memory)
         self.model, stepper = self.fabric.setup(self.network, self.optimizer)
-        self.policy = build_policy(config.augment, config.seed)
+        self.policy = build_policy(config.augment, self.splits.classes, config.seed)
         if self.policy is not None:
             self.policy.to(self.device)
             self.policy.fused = config.speed.kernels
@@ -353,19 +353,17 @@ class Trainer:
             self.evaluated.load_state_dict(best["model"])
             epoch, error = best["epoch"], best["validation_error"]
         test = None if self.splits.test is None else self._score(self.splits.test)
-        selection: dict[str, float] = {}
-        if isinstance(self.policy, Policy):
-            means = self.policy.selection.detach().mean(0).tolist()
-            selection = {o.name: mean for o, mean in zip(self.policy.operations, means, strict=True)}
+        shared, classes = preferences(self.policy)
         result = Result(
             None if test is None else test.error,
             error,
             epoch,
             str(self.directory.path),
-            selection,
+            shared,
             None if test is None else test.loss,
             {} if test is None else test.metrics,
             self.task.error,
+            classes,
         )
         self.directory.write_json(FILE, dataclasses.asdict(result))
         return result

@@ -1,0 +1,323 @@
+"""A policy for each class: one law with the policy for all, and each class its own part of it."""
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from madao import ClassPolicy, Draw, Policy, PolicySpec, Standard, load_policy
+from madao.hypergrad import Identity, Influence, NoBaseline, Problem, Relaxed, hypergradient
+from madao.hypergrad.estimators import Estimator
+from madao.policy import FrozenPolicy, PolicyFileError
+
+IMAGES = torch.rand(60, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+LABELS = torch.arange(60) % 3
+
+
+def seeded(seed: int = 7) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def scattered(classes: int = 3, spread: float = 1.5, **settings: object) -> ClassPolicy:
+    """Every parameter somewhere."""
+    policy = ClassPolicy(classes, **settings)  # type: ignore[arg-type]
+    generator = seeded(1)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(spread * torch.randn(parameter.shape, generator=generator))
+    return policy
+
+
+def fields(draw: Draw) -> list[Tensor]:
+    values = (getattr(draw, field.name) for field in dataclasses.fields(draw))
+    return [value for value in values if value is not None]
+
+
+def one_class(policy: ClassPolicy, number: int) -> Policy:
+    """The class's logits as a policy for all."""
+    alone = Policy(policy.stages, policy.operations)
+    with torch.no_grad():
+        for name, parameter in alone.named_parameters():
+            kind = name.removesuffix("_logits")
+            parameter.copy_(policy.get_parameter(name) + policy.get_parameter(f"{kind}_deviations")[:, number])
+    return alone
+
+
+@pytest.mark.parametrize("relaxed", [False, True])
+def test_without_deviations_it_is_the_policy_for_all_draw_for_draw(relaxed: bool) -> None:
+    plain, policy = Policy(), ClassPolicy(3)
+    generator = seeded(1)
+    with torch.no_grad():
+        for name, parameter in plain.named_parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator))
+            policy.get_parameter(name).copy_(parameter)
+    expected = plain.sample(IMAGES, seeded(), relaxed)
+    found = policy.sample(IMAGES, seeded(), relaxed, labels=LABELS)
+    for field in ("choice", "applied", "sign"):
+        assert torch.equal(getattr(found, field), getattr(expected, field))
+    # Of as many numbers as there are classes, sigmoid and softmax round the last bit in another way.
+    for mine, theirs in zip(fields(found), fields(expected), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=3e-7, atol=0)
+    torch.testing.assert_close(policy.log_prob(found, LABELS), plain.log_prob(expected), rtol=1e-6, atol=0)
+    effect = policy.effect_log_prob(found, LABELS), plain.effect_log_prob(expected)
+    torch.testing.assert_close(*effect, rtol=1e-6, atol=0)
+
+
+def test_a_class_draws_by_its_own_logits() -> None:
+    """As the policy for all that has them, draw for draw: values, derivatives and log-probabilities."""
+    policy = scattered()
+    draw = policy.sample(IMAGES, seeded(), relaxed=True, labels=LABELS)
+    for number in range(3):
+        mine = number == LABELS
+        alone = one_class(policy, number)
+        expected = alone.sample(IMAGES, seeded(), relaxed=True)[mine]
+        for found, other in zip(fields(draw[mine]), fields(expected), strict=True):
+            torch.testing.assert_close(found, other, rtol=1e-6, atol=1e-6)
+        found_prob, other_prob = policy.log_prob(draw, LABELS)[mine], alone.log_prob(expected)
+        torch.testing.assert_close(found_prob, other_prob, rtol=1e-6, atol=1e-5)
+        effect = policy.effect_log_prob(draw, LABELS)[mine], alone.effect_log_prob(expected)
+        torch.testing.assert_close(*effect, rtol=1e-6, atol=1e-5)
+        for name, kind in (("weight", "selection"), ("gate", "application"), ("magnitude", "magnitude")):
+            own = torch.autograd.grad(
+                getattr(draw, name)[:, mine].sum(),
+                [policy.get_parameter(f"{kind}_deviations"), policy.get_parameter(f"{kind}_logits")],
+                retain_graph=True,
+            )
+            theirs = torch.autograd.grad(getattr(expected, name).sum(), alone.get_parameter(f"{kind}_logits"))[0]
+            torch.testing.assert_close(own[0][:, number], theirs, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(own[1], theirs, rtol=1e-4, atol=1e-4)
+            others = [other for other in range(3) if other != number]
+            assert (own[0][:, others] == 0).all()
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_frequencies_are_those_of_the_class(frozen: bool) -> None:
+    policy = scattered(spread=0.7)
+    spec = policy.spec()
+    count = 30_000
+    labels = torch.arange(3).repeat_interleave(count)
+    images = torch.empty(1, 1, 1, 1).expand(len(labels), 1, 4, 4)
+    player = FrozenPolicy(spec) if frozen else policy
+    draw = player.sample(images, seeded(3), labels=labels)
+    selection, application, magnitude = spec.tables(torch.float64)
+    for number, stage in itertools.product(range(3), range(2)):
+        mine = draw[labels == number]
+        seen = torch.bincount(mine.choice[stage], minlength=14)
+        assert stats.chisquare(seen, count * selection[stage, number]).pvalue > 1e-3
+        assert stats.chisquare(seen, count * selection[stage, (number + 1) % 3]).pvalue < 1e-6
+        for index in range(14):
+            drawn = mine.choice[stage] == index
+            applied, total = int(mine.applied[stage][drawn].sum()), int(drawn.sum())
+            assert stats.binomtest(applied, total, float(application[stage, number, index])).pvalue > 1e-5
+            expected = magnitude[stage, number, index].float().expand(total)
+            torch.testing.assert_close(mine.magnitude[stage][drawn], expected, rtol=1e-4, atol=1e-4)
+
+
+def outcomes() -> list[Draw]:
+    """All there is for two images, one stage, two operations without a magnitude."""
+    each = list(itertools.product((0, 1), (False, True)))
+    found = []
+    for first, second in itertools.product(each, each):
+        choice, applied = zip(first, second, strict=True)
+        strengths = torch.zeros(1, 2, dtype=torch.float64)
+        found.append(Draw(torch.tensor([choice]), torch.tensor([applied]), strengths, strengths + 1))
+    return found
+
+
+def tiny() -> tuple[ClassPolicy, Tensor, Tensor, Tensor]:
+    """A policy of two classes, two images, one of each class, and θ."""
+    policy = ClassPolicy(2, 1, operations=["Invert", "Equalize"]).double()
+    generator = seeded(4)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    images = torch.rand(2, 1, 3, 3, generator=generator, dtype=torch.float64)
+    theta = torch.randn(9, generator=generator, dtype=torch.float64)
+    return policy, images, torch.tensor([1, 0]), theta
+
+
+def test_the_score_function_has_the_gradient_of_the_enumerated_expectation() -> None:
+    """E[⟨q, ∇θ ℓ⟩] over every outcome, differentiated, against the mean of the estimator over every outcome."""
+    policy, images, labels, theta = tiny()
+
+    def losses(params: Tensor, inputs: Tensor) -> Tensor:
+        return (inputs.flatten(1) @ params).sin()
+
+    def outer(params: Tensor, _: Tensor) -> Tensor:
+        return params.cos().sum()
+
+    hyper = tuple(parameter for parameter in policy.parameters() if parameter.numel())
+    q = torch.func.grad(lambda t: outer(t, theta))(theta)
+    # By hand: what the law of each image's class gives to each outcome, with no help of the policy's own functions.
+    expectation = torch.zeros((), dtype=torch.float64)
+    estimated = [torch.zeros_like(parameter) for parameter in hyper]
+    for draw in outcomes():
+        probability = torch.ones((), dtype=torch.float64)
+        for image, label in enumerate(labels.tolist()):
+            index, applied = int(draw.choice[0, image]), bool(draw.applied[0, image])
+            logits = (
+                policy.get_parameter("selection_logits")[0] + policy.get_parameter("selection_deviations")[0, label]
+            )
+            gate = (
+                policy.get_parameter("application_logits")[0, index]
+                + policy.get_parameter("application_deviations")[0, label, index]
+            ).sigmoid()
+            chance = logits.exp()[index] / logits.exp().sum()
+            probability = probability * chance * (gate if applied else 1 - gate)
+        inputs = policy.apply(images, draw)
+        slopes = torch.func.jvp(lambda t, x=inputs: losses(t, x), (theta,), (q,))[1]
+        expectation = expectation - probability * slopes.mean()
+        problem = Problem(
+            theta, hyper, losses, outer, inputs=inputs, log_prob=policy.effect_log_prob(draw, labels), classes=labels
+        )
+        result = hypergradient(problem, Identity(1.0), estimator=Influence(NoBaseline()))
+        for total, part in zip(estimated, result.grads, strict=True):
+            total += probability.detach() * part
+    expected = torch.autograd.grad(expectation, hyper)
+    for found, exact in zip(estimated, expected, strict=True):
+        assert exact.abs().max() > 1e-4
+        torch.testing.assert_close(found, exact, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("estimator", [Relaxed(), Influence(NoBaseline())])
+def test_the_shared_gradient_is_the_sum_of_the_classes(estimator: Estimator) -> None:
+    policy = scattered().double()
+    images, theta = IMAGES.double(), torch.randn(192, generator=seeded(), dtype=torch.float64)
+    draw = policy.sample(images, seeded(), relaxed=True, labels=LABELS)
+    problem = Problem(
+        theta,
+        tuple(policy.parameters()),
+        lambda t, x: (x.flatten(1) @ t).sin(),
+        lambda t, _: t.cos().sum(),
+        inputs=policy.apply(images, draw),
+        log_prob=policy.effect_log_prob(draw, LABELS),
+    )
+    gradients = hypergradient(problem, Identity(1.0), estimator=estimator).grads
+    found = dict(zip(dict(policy.named_parameters()), gradients, strict=True))
+    for kind in ("selection", "application", "magnitude"):
+        total = found[f"{kind}_deviations"].sum(1)
+        assert total.abs().max() > 0
+        torch.testing.assert_close(found[f"{kind}_logits"], total)
+
+
+def test_the_prior_adds_the_gradient_of_its_quadratic() -> None:
+    policy = scattered(shrinkage=0.3)
+    gradients = {name: torch.randn(p.shape, generator=seeded(len(name))) for name, p in policy.named_parameters()}
+    found = policy.with_prior(gradients)
+    assert list(found) == list(gradients)
+    for name, parameter in policy.named_parameters():
+        if not name.endswith("_deviations"):
+            assert torch.equal(found[name], gradients[name])
+            continue
+        typical = gradients[name].square().mean().sqrt()
+        (expected,) = torch.autograd.grad(0.5 * 0.3 * typical * parameter.square().sum(), parameter)
+        torch.testing.assert_close(found[name], gradients[name] + expected)
+        assert expected.abs().max() > 0.1
+    free = scattered(shrinkage=0.0)
+    for name, gradient in free.with_prior(gradients).items():
+        assert torch.equal(gradient, gradients[name])
+
+
+def test_the_prior_does_not_mind_the_scale_of_the_loss() -> None:
+    policy = scattered()
+    gradients = {name: torch.randn(p.shape, generator=seeded()) for name, p in policy.named_parameters()}
+    plain = policy.with_prior(gradients)
+    scaled = policy.with_prior({name: 1000 * gradient for name, gradient in gradients.items()})
+    for name, gradient in plain.items():
+        torch.testing.assert_close(scaled[name], 1000 * gradient)
+
+
+def test_a_spec_holds_every_class_and_gives_them_back(tmp_path: Path) -> None:
+    policy = scattered(fill=0.25)
+    spec = policy.spec()
+    path = tmp_path / "policy.json"
+    spec.save(path)
+    assert PolicySpec.load(path) == spec
+    assert '"version": 2' in path.read_text()
+    assert '"version": 1' in spec.of_class("1").dumps()
+    for number, name in enumerate(spec.classes):
+        assert spec.of_class(name) == dataclasses.replace(one_class(policy, number).spec(), fill=0.25)
+    assert not spec.of_class(None).classes
+    assert spec.of_class(None).stages == spec.stages
+    again = ClassPolicy.from_spec(spec, shrinkage=0.5)
+    assert again.shrinkage == 0.5
+    for mine, theirs in zip(again.spec().tables(), spec.tables(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(again.magnitude_logits, policy.magnitude_logits, rtol=1e-3, atol=1e-3)
+    loaded = load_policy(path)
+    assert loaded.classes == ("0", "1", "2")
+    assert loaded(IMAGES, LABELS).shape == IMAGES.shape
+
+
+def test_files_with_classes_that_cannot_be(tmp_path: Path) -> None:
+    text = ClassPolicy(2, 1, operations=["Invert", "Rotate"]).spec().dumps()
+    for old, new, message in (
+        ('"version": 2', '"version": 1', "the file: unknown field 'classes'"),
+        ('"classes"', '"klasses"', "the field 'classes' is missing"),
+        ('    "1": [', '    "0": [', "0: is there twice in one object"),
+        ('"version": 2', '"version": 3', "reads up to 2"),
+    ):
+        assert old in text
+        with pytest.raises(PolicyFileError, match=message):
+            PolicySpec.loads(text.replace(old, new))
+    with pytest.raises(PolicyFileError, match=r"classes.1: expected a list of objects, got null"):
+        PolicySpec.loads(text[: text.index('    "1": [')] + '    "1": null\n  }\n}\n')
+    shorter = text[: text.index('    "1": [')] + '    "1": []\n  }\n}\n'
+    with pytest.raises(PolicyFileError, match=r"classes.1: 0 stages where the shared part has 1; give as many"):
+        PolicySpec.loads(shorter)
+    head, _, tail = text.rpartition('"selection": 0.5')
+    with pytest.raises(PolicyFileError, match=r"classes.1\[0\]: selection probabilities must sum to 1"):
+        PolicySpec.loads(f'{head}"selection": 0.1{tail}')
+    spec = ClassPolicy(2).spec()
+    with pytest.raises(ValueError, match="classes: 1 names for 2 classes; give one each"):
+        dataclasses.replace(spec, classes=("a",))
+    with pytest.raises(ValueError, match="a is there twice; name each class once"):
+        dataclasses.replace(spec, classes=("a", "a"))
+    with pytest.raises(ValueError, match="unknown class 'owl'; this policy has 0, 1"):
+        spec.of_class("owl")
+    with pytest.raises(ValueError, match="unknown class 'owl'; this policy has none"):
+        Policy().spec().of_class("owl")
+
+
+def test_labels_that_will_not_do() -> None:
+    policy = ClassPolicy(["cat", "dog", "owl"])
+    with pytest.raises(ValueError, match=r"needs to know the images'; give policy\(images, labels\)"):
+        policy(IMAGES)
+    for labels in (LABELS[:-1], LABELS.float(), torch.rand(60, 3), LABELS[:, None]):
+        with pytest.raises(ValueError, match="labels must be whole numbers, one for each of 60 images"):
+            policy(IMAGES, labels)
+    for labels in (LABELS + 1, LABELS - 1):
+        with pytest.raises(ValueError, match="labels must lie in 0 to 2, got"):
+            policy(IMAGES, labels)
+    for classes in (1, ["cat"], ["cat", "cat"], 0):
+        with pytest.raises(ValueError, match="classes must be two or more, each with its own name"):
+            ClassPolicy(classes)
+    for shrinkage in (-0.1, float("nan")):
+        with pytest.raises(ValueError, match="shrinkage must be at least 0"):
+            ClassPolicy(2, shrinkage=shrinkage)
+    assert len(policy(IMAGES[:0], LABELS[:0])) == 0
+
+
+def test_to_a_policy_for_all_labels_make_no_difference() -> None:
+    for policy in (Policy(), load_policy("uniform"), load_policy("trivialaugment"), load_policy("autoaugment-svhn")):
+        found = [policy.sample(IMAGES, seeded(), labels=labels) for labels in (None, LABELS, torch.rand(60, 3))]
+        assert all(torch.equal(draw.choice, found[0].choice) for draw in found)
+        assert torch.equal(policy.manual_seed(3)(IMAGES, LABELS), policy.manual_seed(3)(IMAGES))
+
+
+def test_within_standard_augmentation_and_back_from_a_state() -> None:
+    policy = scattered(seed=3)
+    standard = Standard(padding=1, cutout=0, policy=policy, seed=4)
+    draw = standard.sample(IMAGES, seeded(), relaxed=True, labels=LABELS)
+    assert draw.inner is not None
+    assert draw.inner.differentiable
+    other = Standard(padding=1, cutout=0, policy=scattered(spread=0.1), seed=0)
+    other.load_state_dict(standard.state_dict())
+    assert torch.equal(other(IMAGES, LABELS), standard(IMAGES, LABELS))
+    assert not torch.equal(other(IMAGES, LABELS), standard(IMAGES, LABELS.flip(0)))
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        ClassPolicy(4).load_state_dict(policy.state_dict())
