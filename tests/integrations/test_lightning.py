@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
@@ -310,10 +311,13 @@ def test_manual_optimisation_is_refused() -> None:
         trainer([PolicyCallback(madao.Policy())]).fit(Manual(), *loaders())
 
 
-def test_several_processes_are_refused() -> None:
-    several: Any = SimpleNamespace(world_size=2)
-    with pytest.raises(NotImplementedError, match=r"one process, and this Trainer has 2.*devices=1"):
-        PolicyCallback(madao.Policy()).setup(several, Classifier(), "fit")
+def test_weights_in_parts_are_refused() -> None:
+    class Sharded(DDPStrategy):
+        pass
+
+    parts: Any = SimpleNamespace(strategy=Sharded())
+    with pytest.raises(ValueError, match=r"all weights in every process, and the strategy is Sharded.*strategy='ddp'"):
+        PolicyCallback(madao.Policy()).setup(parts, Classifier(), "fit")
 
 
 def test_half_precision_weights_are_refused() -> None:

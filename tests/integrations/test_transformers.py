@@ -209,9 +209,21 @@ def test_a_checkpoint_without_a_policy_is_refused(tmp_path: Path) -> None:
         learning(tmp_path, madao.Policy(), vit()).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
 
 
-def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TrainingArguments, "world_size", 2)
-    with pytest.raises(NotImplementedError, match=r"one process on one device, and here are 2"):
+def test_several_devices_of_one_process_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
+    with pytest.raises(ValueError, match=r"a process for each device, and here are 2.*torchrun --nproc_per_node 2"):
+        learning(tmp_path, madao.Policy(), vit())
+
+
+def test_weights_in_parts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Trainer.__init__
+
+    def sharded(self: Trainer, *arguments: Any, **keywords: Any) -> None:
+        made(self, *arguments, **keywords)
+        self.is_fsdp_enabled = True
+
+    monkeypatch.setattr(Trainer, "__init__", sharded)
+    with pytest.raises(ValueError, match="all weights in every process, which FSDP"):
         learning(tmp_path, madao.Policy(), vit())
 
 

@@ -12,20 +12,24 @@ from madao.integrations.entries import Key, entry, replaced
 from madao.integrations.validation import outer_batches
 from madao.policy import Policy
 from madao.training import OuterStep, PolicyOptimizer
+from madao.training.drawing import drawn, part_of
 
 
 class PolicyLearner:
     """A `PolicyOptimizer` fed by somebody else's training loop.
 
-    In this order: `start`, then for each batch `augment` and `keep`, and after each optimizer step `step`.
+    In this order: `start`, then for each batch `augment` and `keep`, and after each optimizer step `step`. Several
+    processes, each with images of its own, make the same calls: all draw for all images, and take what is theirs, so
+    that every one of them has the same policy.
 
     Args:
         policy: What learns.
         images: Which entry of a batch the images are.
         targets: Which entry the targets are.
-        train_images: How many of the newest training images an outer step draws for. By default those of the
-            optimizer step before it.
-        validation_images: How many validation images an outer step takes. By default a batch of the loader.
+        train_images: How many of the newest training images, of all processes, an outer step draws for. By default
+            those of the optimizer step before it.
+        validation_images: How many validation images an outer step takes, of all processes. By default a batch of the
+            loader for each.
         settings: Of `PolicyOptimizer`.
     """
 
@@ -62,11 +66,18 @@ class PolicyLearner:
         if self.outer is None or self.outer.model is not model:
             self.outer = PolicyOptimizer(self.policy, model, **{**defaults, **self.settings})
             self._kept = []
+        ranks = self.outer.ranks
+        ranks.as_the_first(self.policy.parameters())
+        self.policy.set_extra_state(ranks.told(self.policy.get_extra_state()))
         self._seen, self._validation = None, None
         if self._saved is not None:
             if self._saved["outer"] is not None:
                 self.outer.load_state_dict(self._saved["outer"])
-            self._kept = [(images.to(device), targets.to(device)) for images, targets in self._saved["kept"]]
+            places = [part_of(len(targets), ranks) for _, targets in self._saved["kept"]]
+            self._kept = [
+                (images[place.start : place.stop].to(device), targets[place.start : place.stop].to(device))
+                for (images, targets), place in zip(self._saved["kept"], places, strict=True)
+            ]
             self._saved = None
 
     def stop(self) -> None:
@@ -84,7 +95,10 @@ class PolicyLearner:
             )
         targets = entry(batch, self.targets)
         self._seen = images, targets
-        return replaced(batch, self.images, self.policy(images, targets))
+        assert self.outer is not None, "start comes first"
+        (place,) = self.outer.ranks.places([len(images)], images.device)
+        augmented = self.policy.apply(images, drawn(self.policy, images, targets, place))
+        return replaced(batch, self.images, augmented)
 
     def keep(self) -> None:
         """Count the batch that was last augmented among those of the coming optimizer step."""
@@ -104,20 +118,26 @@ class PolicyLearner:
             self._forget()
             return outer.step((), ())  # which only counts
         if self._validation is None:
-            done = outer.updates + outer.skipped
-            self._validation = outer_batches(validation(), self.validation_images, outer.seed, done)
+            done, place = outer.updates + outer.skipped, (outer.ranks.rank, outer.ranks.world)
+            self._validation = outer_batches(validation(), self.validation_images, outer.seed, done, *place)
         batch = next(self._validation)
+        outer.ranks.as_the_first(outer.model.buffers())  # as data-parallel models do themselves, before the next step
         images, targets = (torch.cat(tensors) for tensors in zip(*self._kept, strict=True))
-        newest = slice(-(self.train_images or 0), None)
+        newest = slice(-self._wanted, None)
         result = outer.step((images[newest], targets[newest]), (entry(batch, self.images), entry(batch, self.targets)))
         self._forget()
         return result
 
     def _forget(self) -> None:
         """Drop the batches of which no image will be wanted."""
-        wanted = self.train_images or 0
-        while self._kept and sum(len(targets) for _, targets in self._kept[1:]) >= wanted:
+        while self._kept and sum(len(targets) for _, targets in self._kept[1:]) >= self._wanted:
             del self._kept[0]
+
+    @property
+    def _wanted(self) -> int:
+        """This process's share of `train_images`; 0 where all of the optimizer step are wanted."""
+        world = 1 if self.outer is None else self.outer.ranks.world
+        return -(-(self.train_images or 0) // world)
 
     def log(self, step: OuterStep) -> dict[str, float]:
         """What is worth a curve: how often each operation is selected, and the health of the gradient."""
@@ -128,11 +148,16 @@ class PolicyLearner:
         return {f"policy/{name}": value for name, value in values.items() if math.isfinite(value)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Policy with its random state, optimizer, and the images of `train_images`: all that the future needs."""
+        """Policy with its random state, optimizer, and the images of `train_images`: all that the future needs.
+
+        Every process has to ask for it.
+        """
         if self._saved is not None:
             return self._saved
-        outer = None if self.outer is None else self.outer.state_dict()
-        return {"policy": self.policy.state_dict(), "outer": outer, "kept": [list(batch) for batch in self._kept]}
+        if self.outer is None:
+            return {"policy": self.policy.state_dict(), "outer": None, "kept": []}
+        kept = [[self.outer.ranks.gathered(tensor) for tensor in batch] for batch in self._kept]
+        return {"policy": self.policy.state_dict(), "outer": self.outer.state_dict(), "kept": kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state: the policy at once, the rest at the next `start`."""

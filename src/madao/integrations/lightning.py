@@ -18,7 +18,7 @@ from madao.training import PolicyOptimizer
 from madao.training.example_losses import Loss
 
 if TYPE_CHECKING:
-    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch import Callback, LightningModule, Trainer, strategies
 else:
     _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
     _installed = [name for name in _PACKAGES if find_spec(name.split(".")[0]) is not None]
@@ -29,6 +29,7 @@ else:
     # Both are often installed. That which the program has imported is the one its Trainer comes from.
     _chosen = next((name for name in _installed if name in sys.modules), _installed[0])
     Callback = importlib.import_module(_chosen).Callback
+    strategies = importlib.import_module(f"{_chosen}.strategies")
 
 __all__ = ["PolicyCallback"]
 
@@ -52,7 +53,7 @@ class PolicyCallback(Callback):
       attributes. So normalise in `forward`, not in the data set. Where your steps do it and `forward` does not, give
       the same function as `transform`: outer steps call `forward(transform(images))`.
     - `forward(images)` returns what `loss(outputs, targets)` takes, or `model` names the submodule that does.
-    - Automatic optimisation, one process.
+    - Automatic optimisation, on one device or with the strategy `"ddp"`.
 
     The policy, its random state and all that the outer steps depend on are part of the Trainer's checkpoints, and
     `fit(ckpt_path=…)` goes on exactly.
@@ -65,9 +66,11 @@ class PolicyCallback(Callback):
         model: Name of the submodule that turns images into outputs. By default the `LightningModule` itself.
         validation: A loader of validation images for outer steps, in place of the Trainer's. Images that also choose a
             checkpoint, or are reported, have been learned from: what is reported should be images of neither.
-        validation_images: How many of them an outer step takes. By default a batch of the loader.
-        train_images: How many of the newest training images an outer step draws for; more mean less noise. By
-            default those of the optimizer step before it. They stay on the device, and are saved with checkpoints.
+        validation_images: How many of them an outer step takes, of all processes together. By default a batch of the
+            loader for each.
+        train_images: How many of the newest training images an outer step draws for, of all processes together; more
+            mean less noise. By default those of the optimizer step before it. They stay on the device, and are saved
+            with checkpoints.
         **settings: All others of `PolicyOptimizer`: `every` and `warmup`, in optimizer steps, `optimizer`, `solver`,
             `estimator`, `transform` and so on.
     """
@@ -105,10 +108,12 @@ class PolicyCallback(Callback):
         """Refuse what cannot be done, and step between the batch and `training_step`."""
         if stage != "fit":
             return
-        if trainer.world_size > 1:
-            raise NotImplementedError(
-                f"PolicyCallback learns in one process, and this Trainer has {trainer.world_size}; use "
-                "Trainer(devices=1, num_nodes=1)"
+        strategy = trainer.strategy
+        # Those of others are subclasses of DDPStrategy, and some of them hand out parts of the weights.
+        if not (isinstance(strategy, strategies.SingleDeviceStrategy) or type(strategy) is strategies.DDPStrategy):
+            raise ValueError(
+                f"PolicyCallback needs all weights in every process, and the strategy is {type(strategy).__name__}; "
+                "use Trainer(strategy='ddp'), or one device"
             )
         if not pl_module.automatic_optimization:
             raise ValueError(

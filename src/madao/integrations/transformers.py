@@ -43,7 +43,8 @@ class PolicyTrainer(Trainer):
 
     What it asks of your program: data sets give images as floats in [0, 1] or uint8. So tell the image processor
     `do_normalize=False`, and give the same normalising as `transform`. The trained model then wants what the processor
-    does by default. One process and one GPU.
+    does by default. Several processes, under torchrun or accelerate, share the weights as `DistributedDataParallel`
+    does; weights in parts (FSDP, DeepSpeed) are refused.
 
     The policy, its random state and all that the outer steps depend on lie in the checkpoints as `policy.pt`, and
     `train(resume_from_checkpoint=…)` goes on exactly.
@@ -57,9 +58,10 @@ class PolicyTrainer(Trainer):
         images: Which entry of a batch the images are.
         targets: Which entry the targets are.
         validation: A loader of validation images for outer steps, in place of `eval_dataset`.
-        validation_images: How many of them an outer step takes. By default a batch.
-        train_images: How many of the newest training images an outer step draws for; more mean less noise. By
-            default those of the optimizer step before it. They stay on the device, and are saved with checkpoints.
+        validation_images: How many of them an outer step takes, of all processes together. By default a batch for each.
+        train_images: How many of the newest training images an outer step draws for, of all processes together; more
+            mean less noise. By default those of the optimizer step before it. They stay on the device, and are saved
+            with checkpoints.
         settings: All others of `PolicyOptimizer`: `{"every": 30, "warmup": 1000}`, in optimizer steps, and so on.
         **keywords: Of `transformers.Trainer`.
     """
@@ -79,11 +81,15 @@ class PolicyTrainer(Trainer):
         **keywords: Any,
     ) -> None:
         super().__init__(*arguments, **keywords)
-        processes = self.args.world_size * max(self.args.n_gpu, 1)
-        if processes > 1:
-            raise NotImplementedError(
-                f"PolicyTrainer learns in one process on one device, and here are {processes}; start it without "
-                "torchrun, and with CUDA_VISIBLE_DEVICES=0"
+        if self.args.n_gpu > 1:
+            raise ValueError(
+                f"PolicyTrainer wants a process for each device, and here are {self.args.n_gpu} devices for one; start "
+                f"it with torchrun --nproc_per_node {self.args.n_gpu}, or with CUDA_VISIBLE_DEVICES=0"
+            )
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            raise ValueError(
+                "PolicyTrainer needs all weights in every process, which FSDP and DeepSpeed do not have; start it with "
+                "torchrun alone"
             )
         self.policy, self.validation = policy, validation
         self._transform = _unchanged if transform is None else transform
@@ -167,9 +173,11 @@ class _AfterSteps(TrainerCallback):
 
     def on_save(self, args: "TrainingArguments", state: "TrainerState", control: "TrainerControl", **_: Any) -> None:
         """Put the policy beside the model."""
-        folder = os.path.join(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
-        os.makedirs(folder, exist_ok=True)
-        torch.save(self.trainer._learner.state_dict(), os.path.join(folder, POLICY_NAME))
+        content = self.trainer._learner.state_dict()  # to which every process has something to add
+        if state.is_world_process_zero:
+            folder = os.path.join(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+            os.makedirs(folder, exist_ok=True)
+            torch.save(content, os.path.join(folder, POLICY_NAME))
 
     def on_train_end(
         self, args: "TrainingArguments", state: "TrainerState", control: "TrainerControl", **_: Any
