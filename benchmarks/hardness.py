@@ -83,7 +83,7 @@ class Network:
         return product
 
 
-def measured(planted: str, epochs: int, copies: int, seed: int) -> dict[str, Any]:
+def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> dict[str, Any]:
     """Every operation's influence along every q."""
     with tempfile.TemporaryDirectory() as folder:
         config = demo_config("uniform", planted, seed, epochs, Path(folder))  # type: ignore[arg-type]
@@ -123,7 +123,7 @@ def measured(planted: str, epochs: int, copies: int, seed: int) -> dict[str, Any
     }
     residuals = {}
     for damping in (0.1, 0.01):
-        name, solver = f"(Gauss-Newton + {damping})⁻¹ v", ConjugateGradient(steps=60, tolerance=1e-3, damping=damping)
+        name, solver = f"(Gauss-Newton + {damping})⁻¹ v", ConjugateGradient(steps, tolerance=1e-3, damping=damping)
         solution = solver.solve(curvature, v)
         directions[name], residuals[name] = solution.vector, float(solution.norms[-1] / solution.norms[0])
     flat, other = (torch.cat([part.flatten() for part in parts]) for parts in (v, gradient))
@@ -170,12 +170,13 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--copies", type=int, default=16, help="draws of every training image")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=60, help="of conjugate gradients")
     parser.add_argument("--output", metavar="FILE", type=Path)
     parser.add_argument("--figure", metavar="FILE", type=Path)
     arguments = parser.parse_args()
     found: dict[str, Any] = {}
     for planted in arguments.planted.split(","):
-        found[planted] = measured(planted, arguments.epochs, arguments.copies, arguments.seed)
+        found[planted] = measured(planted, arguments.epochs, arguments.copies, arguments.seed, arguments.steps)
         print(f"{planted}: cosine of v and training gradient {found[planted]['cosine_of_v_and_training_gradient']:.3f}")
         for name, row in found[planted]["influence"].items():
             best = sorted(row.items(), key=lambda item: -item[1])[:4]

@@ -193,7 +193,7 @@ def test_the_accuracy_benchmark_runs(tmp_path: Path) -> None:
 
 def test_the_known_answers_are_run_once_and_judged(tmp_path: Path) -> None:
     script, output = ROOT / "benchmarks" / "known_answers.py", tmp_path / "out.json"
-    small = ["--epochs=1", "--seeds=1", "--planted=rotate", f"--output={output}"]
+    small = ["--epochs=1", "--seeds=1", "--planted=rotate", "--jobs=1", f"--output={output}"]
     first = subprocess.run([sys.executable, str(script), *small, "--methods=madao,uniform"], capture_output=True)
     assert first.returncode == 0, first.stderr
     before = json.loads(output.read_text())
@@ -208,7 +208,7 @@ def test_the_known_answers_are_run_once_and_judged(tmp_path: Path) -> None:
 
 def test_the_hardness_benchmark_runs(tmp_path: Path) -> None:
     script = ROOT / "benchmarks" / "hardness.py"
-    small = ["--epochs=1", "--copies=4", "--planted=rotate", f"--figure={tmp_path / 'out.png'}"]
+    small = ["--epochs=1", "--copies=2", "--steps=4", "--planted=rotate", f"--figure={tmp_path / 'out.png'}"]
     result = subprocess.run([sys.executable, str(script), *small], capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "v without the training gradient" in result.stdout

@@ -102,9 +102,9 @@ def test_two_views_are_scored_for_both_of_their_draws(monkeypatch: pytest.Monkey
     seen: list[Draw] = []
     effect = outer.policy.effect_log_prob
 
-    def spied(draw: Draw) -> Tensor:
+    def spied(draw: Draw, labels: Tensor) -> Tensor:
         seen.append(draw)
-        return effect(draw)
+        return effect(draw, labels)
 
     monkeypatch.setattr(outer.policy, "effect_log_prob", spied)
     train, targets, *validation = given(task, 1)
