@@ -1,6 +1,7 @@
 """Queue, momentum, loss and hypergradient against their definitions."""
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from madao.cli import main
 from madao.hypergrad import Identity, Neumann, Relaxed
 from madao.models.encoder import Encoder, SplitBatchNorm, split_norms
-from madao.policy import Policy, Standard
+from madao.policy import ClassPolicy, Policy, Standard
 from madao.tasks import MoCo
 from madao.training.inner import InnerStep
 from madao.training.outer import PolicyOptimizer
@@ -85,6 +86,22 @@ def test_the_loss_is_info_nce(temperature: float) -> None:
     torch.testing.assert_close(moco.losses(outputs, own), torch.tensor(losses, dtype=torch.float64))
     assert 0 < wrong < 4 or temperature == 0.5
     assert int(moco.wrong(outputs, own)) == wrong
+
+
+def test_outer_steps_do_not_count_the_newest_keys_which_are_the_batchs_own() -> None:
+    moco, own = task(), keys(3, 1)
+    outputs = torch.randn(3, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    assert torch.equal(moco.outer_losses(outputs, own), moco.losses(outputs, own))  # none is new
+    for step in range(3):  # the last of these goes around the end of the queue
+        moco.stepped(keys(3, 10 + step))
+    older = [key for key in moco.queue if not any(torch.equal(key, new) for new in keys(3, 12))]
+    assert len(older) == 4
+    logits = torch.cat([own[:, None], torch.stack(older).expand(3, 4, -1)], 1) @ F.normalize(outputs, dim=1)[..., None]
+    expected = F.cross_entropy(logits[..., 0] / moco.temperature, torch.zeros(3, dtype=torch.int64), reduction="none")
+    torch.testing.assert_close(moco.outer_losses(outputs, own), expected)
+    again = task()
+    again.load_state_dict(moco.state_dict())
+    assert torch.equal(again.outer_losses(outputs, own), moco.outer_losses(outputs, own))
 
 
 def test_views_have_crops_and_draws_of_their_own_and_the_key_side_has_no_gradient() -> None:
@@ -209,6 +226,9 @@ class Pretended:
     def gathered(self, values: Tensor) -> Tensor:
         return torch.cat([values, self.other]) if values.dtype == torch.uint8 else values
 
+    def as_the_first(self, tensors: Iterable[Tensor]) -> None:
+        self.shared = [*tensors]
+
     def total(self, vector: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (tensor,) = vector
         if tensor.dtype == torch.int64:
@@ -228,6 +248,14 @@ def test_keys_of_several_processes_are_computed_apart_from_their_queries() -> No
     torch.testing.assert_close(processes.seen[0::2], expected)
     assert not processes.seen[1::2].any()  # the other's
     torch.testing.assert_close(found, processes.seen[:6])
+
+
+def test_statistics_of_the_key_encoder_are_those_of_the_first_process() -> None:
+    moco = task(encoder(norm=True, dtype=torch.float32))
+    moco.processes = processes = Pretended(images(5, seed=9), moco)
+    moco.stepped(keys(2, 1).float())
+    assert [id(tensor) for tensor in processes.shared] == [id(tensor) for tensor in moco.key.buffers()]
+    assert len(processes.shared) == 3
 
 
 def test_split_norms_are_norms_of_the_parts() -> None:
@@ -274,9 +302,22 @@ def test_a_run_stops_resumes_and_is_measured(tmp_path: Path, capsys: pytest.Capt
 def test_what_does_not_go_with_moco_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for flag, message in {
         "--augment.cutout=4": "--augment.cutout does not go with moco, got 4",
-        "--task.queue=100": "--task.queue must hold a batch of 128, got 100",
-        "--task.splits=3": "--task.splits must divide the 128 images",
+        "--task.queue=100": "--task.queue must hold two batches of 128, got 100",
+        "--task.splits=3": "--task.splits must divide the images of one pass, 128 by --batch_size, got 3",
+        "--sync_batch_norm=true": "--sync_batch_norm does not go with moco",
         "--task.momentum=2": "--task.momentum must lie between 0 and 1, got 2",
     }.items():
         assert main(["train", *SETTINGS, flag, f"--out={tmp_path / 'run'}"]) == 2
         assert message in capsys.readouterr().err
+    for name in ("train_batch_size", "curvature_batch_size", "pathwise_batch_size", "microbatch"):
+        flags = ["--task.splits=8", "--outer.mode=train", f"--outer.{name}=20", f"--out={tmp_path / 'run'}"]
+        assert main(["train", *SETTINGS, *flags]) == 2
+        assert f"--task.splits must divide the images of one pass, 20 by --outer.{name}" in capsys.readouterr().err
+
+
+def test_a_policy_for_each_class_does_not_go_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "policy.json"
+    ClassPolicy(10).spec().save(path)
+    for flag in ("--augment.condition=class", f"--augment.method={path}"):
+        assert main(["train", *SETTINGS, flag, f"--out={tmp_path / 'run'}"]) == 2
+        assert "needs a class for every image, which moco has not" in capsys.readouterr().err

@@ -88,6 +88,10 @@ class Task(abc.ABC):
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each example, `[B]`."""
 
+    def outer_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """As `losses`, in outer steps, which come after `stepped` and look at the same batch again."""
+        return self.losses(outputs, targets)
+
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of training."""
         return self.losses(outputs, targets).mean()

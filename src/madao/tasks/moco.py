@@ -2,7 +2,7 @@
 
 import contextlib
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol
 
 import torch
@@ -13,6 +13,9 @@ from madao.policy import AugmentationPolicy, Standard, StandardDraw
 from madao.policy.standard import normalise
 from madao.tasks.base import Draws, Task
 from madao.tasks.neighbours import Neighbours
+
+_NEVER = -1e4
+"""A logit that counts for nothing."""
 
 
 class Processes(Protocol):
@@ -31,6 +34,9 @@ class Processes(Protocol):
 
     def total(self, vector: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The sum over all processes."""
+
+    def as_the_first(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite tensors by those of the first process."""
 
 
 class MoCo(Task):
@@ -95,6 +101,7 @@ class MoCo(Task):
         start = torch.randn(queue, dimensions, generator=torch.Generator().manual_seed(seed))
         self.queue = F.normalize(start, dim=1).to(like.device, like.dtype)
         self.place = torch.zeros((), dtype=torch.int64, device=like.device)  # of the oldest key
+        self.newest = torch.zeros(queue, dtype=torch.bool, device=like.device)  # which keys are the last batch's
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The contrastive loss of each query.
@@ -105,6 +112,12 @@ class MoCo(Task):
         """
         logits = self._logits(outputs, targets)
         return logits.logsumexp(1) - logits[:, 0]
+
+    def outer_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The same without the newest keys: those of the batch itself, which would count against each query."""
+        logits = self._logits(outputs, targets)
+        others = logits[:, 1:].masked_fill(self.newest, _NEVER)
+        return torch.cat([logits[:, :1], others], 1).logsumexp(1) - logits[:, 0]
 
     def wrong(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """How many queries are as near or nearer to another key than to their own."""
@@ -149,17 +162,21 @@ class MoCo(Task):
         newest = targets if self.processes is None else self.processes.gathered(targets)
         index = (self.place + torch.arange(len(newest), device=newest.device)) % len(self.queue)
         self.queue.index_copy_(0, index, newest.to(self.queue.dtype))
+        self.newest.zero_().index_fill_(0, index, True)
+        if self.processes is not None:
+            self.processes.as_the_first(self.key.buffers())  # each has seen other images
         self.place.add_(len(newest)).remainder_(len(self.queue))
 
     def state_dict(self) -> dict[str, Any]:
         """The key encoder and the queue."""
-        return {"key": self.key.state_dict(), "queue": self.queue, "place": self.place}
+        return {"key": self.key.state_dict(), "queue": self.queue, "place": self.place, "newest": self.newest}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state, in place: graphs read these tensors."""
         self.key.load_state_dict(state["key"])
         self.queue.copy_(state["queue"])
         self.place.copy_(state["place"])
+        self.newest.copy_(state["newest"])
 
     def _logits(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Similarities by temperature, `[B, 1 + queue]`: the key's own first."""

@@ -72,7 +72,7 @@ class Segmentation(Task):
             matrix = policy.stage_matrix(draw, stage, height, width, applied=False)
             kept = draw.applied[stage].reshape(-1, 1, 1)
             moved = torch.where(kept, move_masks(hard, matrix.detach(), IGNORED), hard)
-            if matrix.requires_grad:
+            if matrix.requires_grad or draw.gate is not None:
                 read = warp(soft, matrix.to(soft.dtype))
                 slope = torch.where(kept[:, None], read, soft)
                 if draw.gate is not None:

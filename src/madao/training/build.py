@@ -257,11 +257,18 @@ def _moco(
     task = config.task
     if config.augment.cutout:
         raise UserError(f"--augment.cutout does not go with moco, got {config.augment.cutout}; leave it at 0")
-    if config.batch_size > task.queue:
-        raise UserError(f"--task.queue must hold a batch of {config.batch_size}, got {task.queue}")
-    part = min(config.batch_size, len(splits.train)) / (config.accumulate * ranks.world)
-    if task.splits > 1 and part % task.splits:
-        raise UserError(f"--task.splits must divide the {part:g} images of one pass, got {task.splits}")
+    if 2 * config.batch_size > task.queue:
+        raise UserError(f"--task.queue must hold two batches of {config.batch_size}, got {task.queue}")
+    outer, batch = config.outer, min(config.batch_size, len(splits.train)) / ranks.world
+    passes = {"--batch_size": batch / config.accumulate}
+    if outer.mode == "train":
+        of_steps = {"train_batch_size": (outer.train_batch_size or 0) / ranks.world}
+        for name in ("curvature_batch_size", "pathwise_batch_size"):
+            of_steps[name] = max((getattr(outer, name) or 0) // ranks.world, 0)
+        passes |= {f"--outer.{name}": size for name, size in {**of_steps, "microbatch": outer.microbatch or 0}.items()}
+    for name, size in passes.items():
+        if size % task.splits:
+            raise UserError(f"--task.splits must divide the images of one pass, {size:g} by {name}, got {task.splits}")
     temperature = {"v1": 0.07, "v2": 0.2}[task.version] if task.temperature is None else task.temperature
     return MoCo(
         network,

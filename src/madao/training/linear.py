@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 
 import torch
@@ -53,7 +54,8 @@ class Probe(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """The logits."""
         features: Tensor = self.encoder.features(images)  # type: ignore[operator]
-        logits: Tensor = self.classifier(features)
+        with torch.autocast(features.device.type, enabled=False):  # as it was trained
+            logits: Tensor = self.classifier(features.float())
         return logits
 
 
@@ -92,11 +94,11 @@ def linear_evaluation(
     every = functools.partial(Batches, device=device, workers=workers)
     batches = every(train, protocol.batch_size, seed=protocol.seed)
     with in_mode(encoder, "eval"):
-        pairs = [
-            (features(standard.centre(images)), labels)
-            for images, labels in every(train, 500, shuffle=False, drop_last=False).epoch(0)
-        ]
+        once = every(train, 500, shuffle=False, drop_last=False).epoch(0)
+        once = itertools.islice(once, 1) if protocol.augment else once  # which then tells how wide they are
+        pairs = [(features(standard.centre(images)), labels) for images, labels in once]
         fixed, targets = (torch.cat(part) for part in zip(*pairs, strict=True))
+        del pairs
         weight = torch.randn(classes, fixed.shape[1], generator=torch.Generator().manual_seed(protocol.seed))
         classifier = nn.Linear(fixed.shape[1], classes, device=device)
         with torch.no_grad():

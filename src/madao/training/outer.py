@@ -26,7 +26,6 @@ from madao.hypergrad.hvp import SecondOrder
 from madao.hypergrad.hypergradient import Solver, Unread, unread
 from madao.hypergrad.pure import Mode, original
 from madao.hypergrad.signal import RunningSignal
-from madao.hypergrad.traced import UntraceableError
 from madao.hypergrad.unrolled import Unrolled
 from madao.hypergrad.vector import Vector
 from madao.policy import Draw, Policy
@@ -37,7 +36,7 @@ from madao.training.graph import Recorder, SharedMemory
 from madao.training.outer_step import Asked, OuterStep, Places
 from madao.training.precision import full_precision
 from madao.training.recent import Recent
-from madao.training.rounding import disagreement
+from madao.training.rounding import check_traced
 from madao.training.validation import Batch, ValidationBatches
 
 _CHECKED = 16
@@ -90,6 +89,9 @@ class PolicyOptimizer:
         along: `along(policy, targets, draws)`, where targets depend on the draws, one for each view, as masks do:
             those of the augmented images, floating point, with a gradient to the policy where they have one; of the
             images as they are where `draws` is None. Validation targets are given to the loss as they come.
+
+    Attributes:
+        sign: What the gradient of an update is multiplied by, by the update's number; −1 climbs, for controls.
     """
 
     def __init__(
@@ -150,6 +152,7 @@ class PolicyOptimizer:
         self._losses = per_example(loss)
         self.views, self.along = views, along
         self.calls = self.updates = self.skipped = 0
+        self.sign: Callable[[int], float] = _descend
         self._validation = ValidationBatches()
         self._recent: Recent | None = None
         self.ranks = Ranks.current()
@@ -267,18 +270,14 @@ class PolicyOptimizer:
         self.autocast = None
         try:
             with full_precision():
-                off = disagreement(gradient(Traced()), lambda: gradient(self.hvp), original(self.model))
+                check_traced(gradient(Traced()), lambda: gradient(self.hvp), original(self.model))
         finally:
             self.autocast = autocast
             self.policy.set_extra_state(state)
-        if off is not None:
-            raise UntraceableError(
-                f"traced, the model has another gradient (off by {off:.1%}): it stops gradients, or has a backward "
-                "pass of its own"
-            )
 
     def _update(self, gradients: Sequence[Tensor], norm: float) -> None:
         scale = self.clip / norm if self.clip is not None and norm > self.clip else 1.0
+        scale *= self.sign(self.updates)
         found = {name: gradient.mul(scale) for name, gradient in zip(self._names, gradients, strict=True)}
         for parameter, gradient in zip(self._params, self.policy.with_prior(found).values(), strict=True):
             parameter.grad = gradient.to(parameter.dtype)
@@ -394,3 +393,7 @@ class PolicyOptimizer:
 
 def _unchanged(images: Tensor) -> Tensor:
     return images
+
+
+def _descend(_: int) -> float:
+    return 1.0

@@ -71,8 +71,6 @@ class PolicyLearning:
         self.settings, self.standard, self.task = settings, standard, task
         if task.moves and settings.baseline == "class-mean":
             raise UserError(f"--outer.baseline class-mean needs a class for every image, which {task.name} has not")
-        if task.moves and policy.classes:
-            raise UserError(f"--augment.condition class needs a class for every image, which {task.name} has not")
         if settings.learn == "selection":
             for name, parameter in policy.named_parameters():
                 parameter.requires_grad_(name.startswith("selection"))
@@ -88,7 +86,7 @@ class PolicyLearning:
         self.outer = PolicyOptimizer(
             policy,
             network if self.average is None else self.average.module.requires_grad_(True),
-            task.losses,
+            task.outer_losses,
             every=settings.every,
             warmup=self.warmup,
             optimizer=self.optimizer,
@@ -108,7 +106,7 @@ class PolicyLearning:
             along=task.along if task.moves else None,
         )
         if settings.sign == "random":
-            self.optimizer.register_step_pre_hook(functools.partial(self._turn, config.seed))
+            self.outer.sign = functools.partial(_coin, config.seed)
         device, workers = train_batches.device, config.data.processes
         validation = splits.validation
         self.ranks = self.outer.ranks
@@ -175,13 +173,6 @@ class PolicyLearning:
         if self.last is not None:
             self.record.append(_health(self.outer.calls, self.last))
 
-    def _turn(self, seed: int, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Turn the policy's gradient over, or not: by a coin of this update alone, which a resumed run throws alike."""
-        if random.Random(f"{seed} {self.outer.updates}").random() < 0.5:
-            for parameter in optimizer.param_groups[0]["params"]:
-                if parameter.grad is not None:
-                    parameter.grad.neg_()
-
     def check_alike(self) -> None:
         """Raise unless every process has the same policy, bit for bit: a check of this program, not of its user."""
         if self.ranks.world == 1:
@@ -219,6 +210,11 @@ def _health(step: int, outer: OuterStep) -> dict[str, Any]:
     numbers = {name: getattr(stats, name) for name in names}
     signal = {f"signal_{kind}": ratio for kind, ratio in outer.signal.items() if math.isfinite(ratio)}
     return {"step": step, **numbers, **signal, "status": stats.status.name.lower(), "applied": int(outer.applied)}
+
+
+def _coin(seed: int, update: int) -> float:
+    """Whether an update descends or climbs: by its number alone, so that a resumed run throws the same coins."""
+    return -1.0 if random.Random(f"{seed} {update}").random() < 0.5 else 1.0
 
 
 def _solver(settings: OuterConfig) -> Deflated | Neumann | Identity:

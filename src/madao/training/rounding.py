@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from madao.hypergrad import vector
+from madao.hypergrad.traced import UntraceableError
 from madao.hypergrad.vector import Vector
 
 _TOLERANCE = 0.02
@@ -13,6 +14,16 @@ _MOST = 0.1
 _FACTOR = 4.0
 """How far the two may be apart, relative: so much at once; at most so much where rounding explains it, that is, where
 they are no further apart than so many times what a change of the weights' last digits makes."""
+
+
+def check_traced(found: Vector, reference: Callable[[], Vector], model: nn.Module) -> None:
+    """Raise unless traced code has the reference's gradient; arguments as of `disagreement`."""
+    off = disagreement(found, reference, model)
+    if off is not None:
+        raise UntraceableError(
+            f"traced, the model has another gradient (off by {off:.1%}): it stops gradients, or has a backward pass of "
+            "its own"
+        )
 
 
 def disagreement(found: Vector, reference: Callable[[], Vector], model: nn.Module) -> float | None:

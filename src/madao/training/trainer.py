@@ -98,6 +98,8 @@ class Trainer:
         self.standard = build_standard(config.augment, self.splits, config.seed)
         self.average = WeightAverage(self.network, config.ema) if config.ema else None
         self.task = build_task(config, self.splits, self.network, self.standard, self.ranks, self.autocast)
+        if self.policy is not None and self.policy.classes and self.task.moves:
+            raise UserError(f"a policy for each class needs a class for every image, which {self.task.name} has not")
         self._batches = functools.partial(
             Batches,
             device=self.device,
