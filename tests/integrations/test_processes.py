@@ -38,3 +38,15 @@ def test_two_processes_learn_what_one_does(tmp_path: Path, library: str) -> None
         trained(tmp_path / "half", 2, library, "first")
         (resumed,) = trained(tmp_path / "rest", 1, library, str(tmp_path / "half" / "last.ckpt"))
         assert far(alone, resumed) < 1e-12
+
+
+def test_images_that_are_kept_are_handed_out_anew_to_more_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of five images one process has three and one two. Yet both keep as many batches, as checkpoints ask them to."""
+    monkeypatch.setenv("TRAIN_IMAGES", "11")
+    monkeypatch.setenv("TOGETHER", "5")
+    trained(tmp_path / "half", 1, "lightning", "first")
+    monkeypatch.setenv("TOGETHER", "6")
+    several = trained(tmp_path / "rest", 2, "lightning", str(tmp_path / "half" / "last.ckpt"))
+    assert all(torch.equal(tensor, several[1][name]) for name, tensor in several[0].items())

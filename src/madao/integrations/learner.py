@@ -50,8 +50,9 @@ class PolicyLearner:
         self.train_images, self.validation_images, self.settings = train_images, validation_images, settings
         self.outer: PolicyOptimizer | None = None
         self._validation: Iterator[Any] | None = None
-        self._seen: tuple[Tensor, Tensor] | None = None
-        self._kept: list[tuple[Tensor, Tensor]] = []
+        # Images, targets, and how many of them all processes have together: what is forgotten, all forget at once.
+        self._seen: tuple[Tensor, Tensor, int] | None = None
+        self._kept: list[tuple[Tensor, Tensor, int]] = []
         self._saved: dict[str, Any] | None = None
 
     def start(self, model: nn.Module, **defaults: Any) -> None:
@@ -75,7 +76,7 @@ class PolicyLearner:
                 self.outer.load_state_dict(self._saved["outer"])
             places = [part_of(len(targets), ranks) for _, targets in self._saved["kept"]]
             self._kept = [
-                (images[place.start : place.stop].to(device), targets[place.start : place.stop].to(device))
+                (images[place.start : place.stop].to(device), targets[place.start : place.stop].to(device), place.total)
                 for (images, targets), place in zip(self._saved["kept"], places, strict=True)
             ]
             self._saved = None
@@ -94,9 +95,9 @@ class PolicyLearner:
                 "what makes of these floats what the model takes"
             )
         targets = entry(batch, self.targets)
-        self._seen = images, targets
         assert self.outer is not None, "start comes first"
         (place,) = self.outer.ranks.places([len(images)], images.device)
+        self._seen = images, targets, place.total
         augmented = self.policy.apply(images, drawn(self.policy, images, targets, place))
         return replaced(batch, self.images, augmented)
 
@@ -122,22 +123,17 @@ class PolicyLearner:
             self._validation = outer_batches(validation(), self.validation_images, outer.seed, done, *place)
         batch = next(self._validation)
         outer.ranks.as_the_first(outer.model.buffers())  # as data-parallel models do themselves, before the next step
-        images, targets = (torch.cat(tensors) for tensors in zip(*self._kept, strict=True))
-        newest = slice(-self._wanted, None)
+        images, targets = torch.cat([kept[0] for kept in self._kept]), torch.cat([kept[1] for kept in self._kept])
+        share = math.ceil((self.train_images or 0) / outer.ranks.world)
+        newest = slice(-share, None)
         result = outer.step((images[newest], targets[newest]), (entry(batch, self.images), entry(batch, self.targets)))
         self._forget()
         return result
 
     def _forget(self) -> None:
         """Drop the batches of which no image will be wanted."""
-        while self._kept and sum(len(targets) for _, targets in self._kept[1:]) >= self._wanted:
+        while self._kept and sum(total for *_, total in self._kept[1:]) >= (self.train_images or 0):
             del self._kept[0]
-
-    @property
-    def _wanted(self) -> int:
-        """This process's share of `train_images`; 0 where all of the optimizer step are wanted."""
-        world = 1 if self.outer is None else self.outer.ranks.world
-        return -(-(self.train_images or 0) // world)
 
     def log(self, step: OuterStep) -> dict[str, float]:
         """What is worth a curve: how often each operation is selected, and the health of the gradient."""
@@ -156,7 +152,7 @@ class PolicyLearner:
             return self._saved
         if self.outer is None:
             return {"policy": self.policy.state_dict(), "outer": None, "kept": []}
-        kept = [[self.outer.ranks.gathered(tensor) for tensor in batch] for batch in self._kept]
+        kept = [[self.outer.ranks.gathered(tensor) for tensor in batch[:2]] for batch in self._kept]
         return {"policy": self.policy.state_dict(), "outer": self.outer.state_dict(), "kept": kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
