@@ -16,8 +16,7 @@ from torch import Tensor, nn
 import madao
 
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
-TOGETHER, SHARES = int(os.environ.get("TOGETHER", "6")), 2  # images in a step, processes that share them
-TRAIN_IMAGES = int(os.environ["TRAIN_IMAGES"]) if "TRAIN_IMAGES" in os.environ else None
+TOGETHER, SHARES = 6, 2  # images in a step, and how many processes ever share them
 
 
 def policy() -> madao.Policy:
@@ -68,7 +67,7 @@ def by_lightning(folder: Path, resumed: str | None) -> dict[str, Tensor]:
     data, labels = images(24, 0)
     train = TensorDataset(data, labels) if WORLD > 1 else TensorDataset(data[order], labels[order])
     model, learned = Classifier(), policy()
-    callback = PolicyCallback(learned, validation_images=8, train_images=TRAIN_IMAGES, **settings(learned))
+    callback = PolicyCallback(learned, validation_images=8, **settings(learned))
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=WORLD,

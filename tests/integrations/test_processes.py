@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import madao
+from madao.hypergrad import Ranks
+from madao.integrations.learner import PolicyLearner
 from tests.training.test_parallel import ended, started, torchrun
 
 SCRIPT = str(Path(__file__).with_name("processes.py"))
@@ -40,13 +43,19 @@ def test_two_processes_learn_what_one_does(tmp_path: Path, library: str) -> None
         assert far(alone, resumed) < 1e-12
 
 
-def test_images_that_are_kept_are_handed_out_anew_to_more_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_that_are_kept_are_forgotten_by_all_processes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of five images one process has three and one two. Yet both keep as many batches, as checkpoints ask them to."""
-    monkeypatch.setenv("TRAIN_IMAGES", "11")
-    monkeypatch.setenv("TOGETHER", "5")
-    trained(tmp_path / "half", 1, "lightning", "first")
-    monkeypatch.setenv("TOGETHER", "6")
-    several = trained(tmp_path / "rest", 2, "lightning", str(tmp_path / "half" / "last.ckpt"))
-    assert all(torch.equal(tensor, several[1][name]) for name, tensor in several[0].items())
+    for name in ("as_the_first", "told"):
+        monkeypatch.setattr(Ranks, name, lambda _, value: value)
+    kept = [[torch.rand(5, 1, 4, 4), torch.arange(5)] for _ in range(3)]
+    lengths = []
+    for rank in range(2):
+        monkeypatch.setattr(Ranks, "current", lambda rank=rank: Ranks(rank, 2))
+        learner = PolicyLearner(madao.Policy(), 0, 1, 11, None, {})
+        learner.load_state_dict({"policy": learner.policy.state_dict(), "outer": None, "kept": kept})
+        learner.start(nn.Linear(1, 1))
+        assert [len(targets) for _, targets, _ in learner._kept] == [3 - rank] * 3
+        learner._kept.append((torch.rand(3, 1, 4, 4), torch.arange(3), 6))
+        learner._forget()
+        lengths.append(len(learner._kept))
+    assert lengths == [2, 2]  # 5 + 6: just what is wanted
