@@ -260,9 +260,7 @@ def test_layouts_that_are_none(tmp_path: Path, files: Files) -> None:
 
     refused(tmp_path / "none.tar", r"there is no shard .*none\.tar; expected <root>/train-000\.tar")
     refused(tmp_path / "a-{00..11}.tar", r"there is no shard .*a-00\.tar \(nor 11 more\)")
-    refused(
-        tmp_path / "t-{5..3}.tar", r"\{5\.\.3\} in .*t-\{5\.\.3\}\.tar counts down, .*; write \{3\.\.5\}; expected"
-    )
+    refused(tmp_path / "t-{5..3}.tar", r"\{5\.\.3\} in .*t-\{5\.\.3\}\.tar counts down, .*; write \{3\.\.5\}; expected")
     refused(tmp_path, r"has no \.tar file; expected")
     write_shard(tmp_path / "val-0.tar", members(files, range(6)))
     refused(tmp_path, "has val but no train; expected")

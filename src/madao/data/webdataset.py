@@ -82,8 +82,8 @@ def _shards(root: Path) -> tuple[dict[str, list[Path]], Path]:
             names = sorted(series.values())
             rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise DataError(
-                f"{root} has shards of several names, {' and '.join(names[:3])}{rest}, and they do not say which are of "
-                f"train, val or test; rename them, or put them into folders; {_LAYOUT}"
+                f"{root} has shards of several names, {' and '.join(names[:3])}{rest}, and they do not say which are "
+                f"of train, val or test; rename them, or put them into folders; {_LAYOUT}"
             )
         return {"train": strange}, root
     if "train" not in found:
