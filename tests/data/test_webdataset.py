@@ -155,6 +155,26 @@ def test_names_of_splits_and_classes(tmp_path: Path, files: Files) -> None:
     assert len(load(root)) == 9  # shards that name no split are to learn from
 
 
+def test_other_words_for_splits(tmp_path: Path, files: Files) -> None:
+    for name, chosen in (("training-0", range(9)), ("testing-0", range(9, 15)), ("validation-0", range(15, 21))):
+        write_shard(tmp_path / f"{name}.tar", members(files, chosen))
+    found = DATASETS["webdataset"](Source(tmp_path, side=8))
+    assert found.validation is not None
+    assert found.test is not None
+    assert (len(found.train), len(found.validation), len(found.test)) == (9, 6, 6)
+    assert found.test.load([0])[0][0, 0, 0, 0] == 90
+
+
+def test_shards_of_several_names_are_not_mixed(tmp_path: Path, files: Files) -> None:
+    for name in ("learn-0", "learn-1", "holdout-0", "holdout-10"):
+        write_shard(tmp_path / f"{name}.tar", members(files, range(6)))
+    with pytest.raises(DataError, match=r"has shards of several names, holdout-0\.tar and learn-0\.tar, .*; rename"):
+        load(tmp_path)
+    for name in ("holdout-0", "holdout-10"):
+        (tmp_path / f"{name}.tar").unlink()
+    assert len(load(tmp_path)) == 12
+
+
 def test_json_labels_folders_and_what_else_is_in_a_sample(tmp_path: Path, files: Files) -> None:
     image = files.read(7)
     shard: dict[str, bytes | str] = {
@@ -240,6 +260,7 @@ def test_layouts_that_are_none(tmp_path: Path, files: Files) -> None:
 
     refused(tmp_path / "none.tar", r"there is no shard .*none\.tar; expected <root>/train-000\.tar")
     refused(tmp_path / "a-{00..11}.tar", r"there is no shard .*a-00\.tar \(nor 11 more\)")
+    refused(tmp_path / "t-{5..3}.tar", r"\{5\.\.3\} in .*t-\{5\.\.3\}\.tar counts down, .*; write \{3\.\.5\}; expected")
     refused(tmp_path, r"has no \.tar file; expected")
     write_shard(tmp_path / "val-0.tar", members(files, range(6)))
     refused(tmp_path, "has val but no train; expected")

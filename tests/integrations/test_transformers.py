@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from transformers import (
     ViTForImageClassification,
     set_seed,
 )
+from transformers.trainer_utils import HPSearchBackend
 
 import madao
 from madao.integrations.transformers import POLICY_NAME, PolicyTrainer
@@ -201,6 +203,96 @@ def test_the_last_checkpoint_is_found(tmp_path: Path) -> None:
     saved = torch.load(tmp_path / "checkpoint-8" / POLICY_NAME, weights_only=True)
     assert torch.equal(policy.selection_logits, saved["policy"]["selection_logits"])
     assert saved["outer"]["calls"] == 8
+
+
+def test_a_checkpoint_has_its_policy_whole_before_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = learning(tmp_path, madao.Policy(), vit(), save_strategy="epoch")
+    found: list[dict[str, Any]] = []
+
+    def killed(*_: Any, **__: Any) -> None:
+        found.append(torch.load(tmp_path / "checkpoint-4" / POLICY_NAME, weights_only=True))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trainer, "save_model", killed)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert found[0]["outer"]["calls"] == 4
+    assert [path.name for path in (tmp_path / "checkpoint-4").iterdir()] == [POLICY_NAME]
+
+
+def test_a_policy_half_written_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = learning(tmp_path, madao.Policy(), vit(), save_strategy="epoch")
+
+    save = torch.save
+
+    def killed(content: Any, file: Any) -> None:
+        path = Path(getattr(file, "name", file))
+        if POLICY_NAME not in path.name:
+            save(content, file)
+            return
+        path.write_bytes(b"half of it")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert not (tmp_path / "checkpoint-4" / POLICY_NAME).exists()
+
+
+def test_in_a_search_the_policy_lies_in_the_checkpoint_of_the_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = learning(tmp_path, madao.Policy(), vit(), num_train_epochs=1)
+    trainer.train()
+    monkeypatch.setattr(trainer, "hp_search_backend", HPSearchBackend.OPTUNA)
+    monkeypatch.setattr(trainer, "hp_name", None)
+    assert isinstance(trainer.model, nn.Module)
+    trainer._save_checkpoint(trainer.model, types.SimpleNamespace(number=7))
+    trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control)
+    assert [path.parent.relative_to(tmp_path) for path in tmp_path.rglob(POLICY_NAME)] == [Path("run-7/checkpoint-4")]
+    assert (tmp_path / "run-7" / "checkpoint-4" / "trainer_state.json").exists()
+
+
+@pytest.mark.parametrize("each_node", [False, True])
+def test_every_process_gathers_and_one_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, each_node: bool) -> None:
+    """The second node's first process: it writes only where each node is to have checkpoints."""
+    trainer = learning(tmp_path, madao.Policy(), vit(), num_train_epochs=1, save_on_each_node=each_node)
+    trainer.train()
+    assert isinstance(trainer.model, nn.Module)
+    gathered: list[int] = []
+    state = trainer._learner.state_dict
+    monkeypatch.setattr(trainer._learner, "state_dict", lambda: gathered.append(1) or state())  # type: ignore[func-returns-value]
+    monkeypatch.setattr(TrainingArguments, "process_index", 8)
+    monkeypatch.setattr(TrainingArguments, "local_process_index", 0)
+    monkeypatch.setattr(Trainer, "_save_checkpoint", lambda *_: None)
+    trainer._save_checkpoint(trainer.model, None)
+    assert gathered == [1]
+    assert (tmp_path / "checkpoint-4" / POLICY_NAME).exists() == each_node
+
+
+@pytest.mark.parametrize("missing", [POLICY_NAME, "trainer_state.json"])
+def test_a_checkpoint_that_is_not_whole_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, missing: str
+) -> None:
+    learning(tmp_path, madao.Policy(), resnet(), save_strategy="epoch").train()
+    (tmp_path / "checkpoint-8" / missing).unlink()
+    trainer = learning(tmp_path, madao.Policy(), resnet(), max_steps=4)
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.outer is not None
+    assert (trainer.state.global_step, trainer.outer.calls) == (4, 4)
+    assert f"checkpoint-8 has no {missing}" in caplog.text
+    for number in (4, 8):
+        (tmp_path / f"checkpoint-{number}" / missing).unlink(missing_ok=True)
+    with pytest.raises(FileNotFoundError, match=rf"no {missing} in .*checkpoint-8"):
+        trainer.train(resume_from_checkpoint=True)
+
+
+@pytest.mark.parametrize("folder", ["", "none"])
+def test_without_a_checkpoint_there_is_nothing_to_resume(tmp_path: Path, folder: str) -> None:
+    trainer = learning(tmp_path / folder, madao.Policy(), vit())
+    with pytest.raises(ValueError, match="No valid checkpoint found in output directory"):
+        trainer.train(resume_from_checkpoint=True)
+    assert trainer.outer is None
 
 
 def test_a_checkpoint_without_a_policy_is_refused(tmp_path: Path) -> None:

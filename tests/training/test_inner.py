@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from madao import Policy, Standard
+from madao.hypergrad import Place
 from madao.tasks import Classification
 from madao.training.inner import GraphedStep, InnerStep
 
@@ -60,6 +61,27 @@ def test_the_policy_acts_only_where_asked() -> None:
         none(images, labels, True).loss,
     ]
     assert losses[0] != losses[1] == losses[2]
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_a_part_without_images_adds_nothing(clip: float | None) -> None:
+    """Of several processes one whose images could not all be read: it takes part in every pass, and weighs nothing."""
+    (images, labels), *_ = batches("cpu", 1, size=2)
+    found = []
+    for accumulate, world in ((3, 2), (2, 1)):
+        step = parts("cpu", accumulate, clip)
+        calls: list[int] = []
+        step.model.register_forward_pre_hook(lambda _, inputs, calls=calls: calls.append(len(inputs[0])))
+        if world == 2:
+            step.place, step.world = Place(0, 2, 2), 2
+            step.backward = lambda loss: (loss / 2).backward()  # the mean with one that has nothing
+        found.append((step(images, labels, True), step.model.state_dict(), calls))
+    (shared, weights, calls), (alone, expected, others) = found
+    assert (calls, others) == ([1, 1, 0], [1, 1])
+    assert torch.equal(shared.loss, alone.loss)
+    assert torch.equal(shared.wrong, alone.wrong)
+    for name, value in weights.items():
+        assert name.endswith("num_batches_tracked") or torch.equal(value, expected[name]), name
 
 
 @needs_gpu

@@ -17,6 +17,34 @@ def test_outer_steps_are_timed_and_others_are_not() -> None:
     assert meter.read()["outer_seconds"] == 0
 
 
+def test_an_epoch_goes_on_from_a_saved_state() -> None:
+    meter = Meter(torch.device("cpu"), reads=True)
+    assert meter.state_dict() == {"seconds": 0.0, "outer_seconds": 0.0, "waiting_seconds": 0.0}  # the clock stands
+    meter.load_state_dict({"seconds": 100.0, "outer_seconds": 20.0, "waiting_seconds": 3.0}, images=640)
+    assert meter.rate(640) == 6.4
+    meter.start()
+    with meter.outer(True):
+        time.sleep(0.02)
+    assert meter.seconds == pytest.approx(100.02, abs=0.015)
+    found = meter.read()
+    assert found["outer_seconds"] == pytest.approx(20.02, abs=0.015)
+    assert found["waiting_seconds"] == 3.0
+    assert meter.rate(640) == pytest.approx(6.4, rel=1e-3)
+    again = Meter(torch.device("cpu"))
+    again.load_state_dict(meter.state_dict(), images=640)
+    assert again.seconds == pytest.approx(100.02, abs=0.015)
+    meter.clear()
+    assert meter.seconds == 0.0
+
+
+def test_what_was_not_saved_is_not_measured() -> None:
+    meter = Meter(torch.device("cpu"))
+    meter.load_state_dict(None, images=640)
+    meter.start()
+    time.sleep(0.02)
+    assert meter.rate(704) == pytest.approx(64 / 0.02, rel=0.5)
+
+
 def test_the_memory_of_the_process_is_known_and_that_of_its_steps_is_not() -> None:
     meter = Meter(torch.device("cpu"))
     before = meter.read()["memory_mib"]

@@ -12,6 +12,7 @@ from torch import Tensor
 from madao.policy import Policy
 from madao.training.config import OuterConfig
 from madao.training.interrupt import Interrupted
+from madao.training.outer import PolicyOptimizer
 from madao.training.trainer import Trainer
 from tests.training.test_trainer import assert_same_run, settings, splits
 
@@ -68,24 +69,64 @@ def test_the_average_goes_on_from_a_checkpoint(tmp_path: Path, monkeypatch: pyte
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
-def test_a_random_sign_is_a_fair_coin_that_a_resumed_run_throws_alike(tmp_path: Path) -> None:
-    outer = OuterConfig(every=2, warmup=0, batch_size=16, sign="random", lr=0.5)
+def random_signs(out: Path, seed: int = 0, **augment: Any) -> PolicyOptimizer:
+    outer = OuterConfig(every=2, warmup=0, batch_size=16, sign="random", lr=0.05)
+    config = settings(out, outer=outer, seed=seed)
+    config = dataclasses.replace(config, augment=dataclasses.replace(config.augment, **augment))
+    learning = Trainer(config, splits()).learning
+    assert learning is not None
+    return learning.outer
 
-    def signs(seed: int) -> list[float]:
-        config = dataclasses.replace(settings(tmp_path / str(seed), outer=outer), seed=seed)
-        learning = Trainer(config, splits()).learning
-        assert learning is not None
-        logits = learning.outer.policy.selection_logits
-        found = []
-        for learning.outer.updates in range(200):
+
+def test_a_random_sign_is_a_fair_coin_that_a_resumed_run_throws_alike(tmp_path: Path) -> None:
+    def signs(optimizer: PolicyOptimizer, until: int) -> list[float]:
+        logits, found = optimizer.policy.selection_logits, []
+        while optimizer.updates < until:
             before = logits.detach().clone()
-            logits.grad = torch.ones_like(logits)
-            learning.optimizer.step()
+            optimizer._update([torch.ones_like(parameter) for parameter in optimizer._params], 1.0)
             found.append(float((before - logits.detach()).sign().mean()))
         return found
 
-    first = signs(0)
-    assert {*first} == {-1.0, 1.0}
-    assert abs(sum(first)) < 4 * 200**0.5
-    assert signs(0) == first
-    assert signs(1) != first
+    whole = signs(random_signs(tmp_path), 200)
+    assert {*whole} == {-1.0, 1.0}
+    assert abs(sum(whole)) < 4 * 200**0.5
+    begun, resumed = random_signs(tmp_path), random_signs(tmp_path)
+    first = signs(begun, 80)
+    resumed.load_state_dict(begun.state_dict())
+    assert first + signs(resumed, 200) == whole
+    assert signs(random_signs(tmp_path, seed=1), 200) != whole
+
+
+def test_a_random_sign_leaves_the_prior_of_classes_alone(tmp_path: Path) -> None:
+    """The gradient climbs or descends; λ r δ always pulls deviations to 0."""
+    optimizer = random_signs(tmp_path, condition="class", shrinkage=5.0)
+    generator = torch.Generator().manual_seed(3)
+    names = [name for name in optimizer._names if name.endswith("_deviations")]
+    with torch.no_grad():
+        for name in names:
+            deviations = optimizer.policy.get_parameter(name)
+            deviations.copy_(torch.randn(deviations.shape, generator=generator))
+    start = {name: float(optimizer.policy.get_parameter(name).detach().abs().mean()) for name in names}
+    signs = []
+    for update in range(60):
+        signs.append(optimizer.sign(update))
+        given = [torch.randn(parameter.shape, generator=generator) for parameter in optimizer._params]
+        expected = {}
+        for name, gradient in zip(optimizer._names, given, strict=True):
+            pull = 5.0 * gradient.square().mean().sqrt() * optimizer.policy.get_parameter(name).detach()
+            expected[name] = signs[-1] * gradient + (pull if name in names else 0.0)
+        found: dict[str, Tensor] = {}
+
+        def spy(*_: Any, found: dict[str, Tensor] = found) -> None:
+            for name, parameter in zip(optimizer._names, optimizer._params, strict=True):
+                assert parameter.grad is not None
+                found[name] = parameter.grad.clone()
+
+        hook = optimizer.optimizer.register_step_pre_hook(spy)
+        optimizer._update(given, 1.0)
+        hook.remove()
+        for name, gradient in expected.items():
+            torch.testing.assert_close(found[name], gradient)
+    assert {*signs} == {-1.0, 1.0}
+    for name in names:
+        assert float(optimizer.policy.get_parameter(name).detach().abs().mean()) < 0.3 * start[name]

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,41 @@ def test_a_signal_stops_between_steps_and_resuming_goes_on_bit_for_bit(
     torch.manual_seed(1234)  # whatever the new process starts with
     Trainer(dataclasses.replace(config, resume=True), data).fit()
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_an_epoch_in_parts_takes_the_time_of_all_of_them(
+    saved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three steps of 0.1 s and more, each an outer step, stopped after the first and after the second."""
+    data, outer = splits(), OuterConfig(every=1, warmup=0, batch_size=16)
+    config = settings(tmp_path / "run", epochs=1, outer=outer)
+    for part in range(3):
+        trainer = Trainer(dataclasses.replace(config, resume=part > 0), data)
+        assert trainer.learning is not None
+        step = trainer.learning.step
+
+        def slow(*arguments: Any, step: Any = step, trainer: Trainer = trainer) -> None:
+            time.sleep(0.1)
+            step(*arguments)
+            if trainer.step < 2:
+                signal.raise_signal(signal.SIGTERM)
+
+        monkeypatch.setattr(trainer.learning, "step", slow)
+        if part == 2:
+            trainer.fit()
+            break
+        with pytest.raises(Interrupted):
+            trainer.fit()
+        if not saved:  # as checkpoints were before
+            state = final_state(tmp_path / "run")
+            del state["meter"]
+            checkpoint.write(tmp_path / "run" / "checkpoints" / "last.pt", state)
+    (row,) = csv.DictReader((tmp_path / "run" / "timing.csv").read_text().splitlines())
+    seconds, outer_seconds, rate = (float(row[name]) for name in ("seconds", "outer_seconds", "images_per_second"))
+    parts, images = (3, 96) if saved else (1, 32)
+    assert 0.1 * parts < outer_seconds < seconds < 0.1 * parts + 1
+    assert rate == pytest.approx(images / seconds, rel=0.01)
 
 
 def test_resuming_a_finished_run_shows_its_result_again(tmp_path: Path) -> None:

@@ -11,7 +11,11 @@ from madao.data.folder import VALIDATION
 from madao.data.shardindex import index_shard
 from madao.data.shards import Shards
 
-_SPLITS = {"train": "train", **dict.fromkeys(VALIDATION, "val"), "test": "test"}
+_SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(VALIDATION, "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
 _WORD = re.compile(rf"(?:^|[^a-z])({'|'.join(_SPLITS)})(?:[^a-z]|$)")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
@@ -24,7 +28,8 @@ _LAYOUT = (
 def webdataset(source: Source) -> Dataset:
     """Shards of samples: `key.jpg` (or another image) and `key.cls`, a number, or `key.json` with a `label`.
 
-    `root/train-*.tar` or `root/train/*.tar`, and where there are the same for val and test; names of classes in
+    `root/train-*.tar` or `root/train/*.tar`, and where there are the same for val and test (or training, validation,
+    testing); shards whose names differ by numbers alone, and name no split, are all of train. Names of classes in
     `root/classes.txt`, one a line, otherwise they are numbered. Or root is the training shards: one file, or several
     as `{000..146}` and `{a,b}` say.
     """
@@ -72,6 +77,14 @@ def _shards(root: Path) -> tuple[dict[str, list[Path]], Path]:
         else:
             strange.append(path)
     if not found and strange and all(path.parent == root for path in strange):
+        series = {re.sub(r"\d+", "", path.stem): path.name for path in reversed(strange)}  # the first of each
+        if len(series) > 1:
+            names = sorted(series.values())
+            rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise DataError(
+                f"{root} has shards of several names, {' and '.join(names[:3])}{rest}, and they do not say which are "
+                f"of train, val or test; rename them, or put them into folders; {_LAYOUT}"
+            )
         return {"train": strange}, root
     if "train" not in found:
         have = " and ".join([*found, *(str(path.relative_to(root)) for path in strange[:1])])
@@ -91,6 +104,10 @@ def _expanded(text: str) -> Sequence[str]:
         options = match[1].split(",")
     else:
         first, last = int(span[1]), int(span[2])
+        if first > last:
+            raise DataError(
+                f"{match[0]} in {text} counts down, from {first} to {last}; write {{{span[2]}..{span[1]}}}; {_LAYOUT}"
+            )
         options = [f"{number:0{len(span[1])}}" for number in range(first, last + 1)]
     rest = [text[: match.start()] + option + text[match.end() :] for option in options]
     return [name for each in rest for name in _expanded(each)]

@@ -1,7 +1,9 @@
 """Hugging Face transformers: a `Trainer` for image classification that learns a policy while it trains."""
 
-import os
+import logging
+import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,12 +13,13 @@ from torch import Tensor, nn
 from madao.integrations.entries import entry, replaced
 from madao.integrations.learner import PolicyLearner
 from madao.policy import Policy
-from madao.training import PolicyOptimizer
+from madao.training import PolicyOptimizer, checkpoint
 from madao.training.example_losses import Loss
 
 try:
     from transformers import Trainer, TrainerCallback
-    from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
+    from transformers.trainer import TRAINER_STATE_NAME
+    from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 except ImportError as error:
     raise ImportError(
         "madao.integrations.transformers needs transformers and accelerate, and one of them is not installed: "
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
 __all__ = ["PolicyTrainer"]
+
+_LOGGER = logging.getLogger("madao")
 
 POLICY_NAME = "policy.pt"
 """What a checkpoint's folder holds of the policy."""
@@ -111,16 +116,23 @@ class PolicyTrainer(Trainer):
         return self._learner.outer
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **keywords: Any) -> Any:
-        """Train as `transformers.Trainer` does; from a checkpoint with the policy of the checkpoint."""
+        """Train as `transformers.Trainer` does; from a checkpoint with the policy of the checkpoint.
+
+        Args:
+            resume_from_checkpoint: A folder, or True for the newest one in `output_dir` that was written to its end.
+            *arguments: Of `transformers.Trainer.train`.
+            **keywords: Of `transformers.Trainer.train`.
+
+        Raises:
+            ValueError: There is no checkpoint at all.
+            FileNotFoundError: None of them is a whole one of a `PolicyTrainer`.
+        """
         if resume_from_checkpoint is True:
-            resume_from_checkpoint = get_last_checkpoint(self.args.output_dir)
+            resume_from_checkpoint = str(_newest(Path(str(self.args.output_dir))))
         if resume_from_checkpoint:
-            path = os.path.join(str(resume_from_checkpoint), POLICY_NAME)
-            if not os.path.exists(path):
-                raise FileNotFoundError(
-                    f"there is no {POLICY_NAME} in {resume_from_checkpoint}: it is no checkpoint of a PolicyTrainer; "
-                    "to go on from its weights alone, load them with from_pretrained and train anew"
-                )
+            path = Path(resume_from_checkpoint) / POLICY_NAME
+            if not path.exists():
+                raise FileNotFoundError(_refused(path.parent, POLICY_NAME))
             self._learner.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
         return super().train(resume_from_checkpoint, *arguments, **keywords)
 
@@ -138,6 +150,14 @@ class PolicyTrainer(Trainer):
     def log(self, logs: dict[str, float], *arguments: Any, **keywords: Any) -> None:
         """Log, and with the training loss the latest outer step."""
         super().log({**logs, **self._latest} if "loss" in logs else logs, *arguments, **keywords)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Put the policy, and then all the rest, into the checkpoint's folder: what looks whole has its policy."""
+        content = self._learner.state_dict()  # to which every process has something to add
+        if self.args.should_save:
+            folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            checkpoint.write(folder / POLICY_NAME, content)
+        super()._save_checkpoint(model, trial)
 
     def _transformed(self, inputs: dict[str, Any]) -> Any:
         images = entry(inputs, self._learner.images)
@@ -171,14 +191,6 @@ class _AfterSteps(TrainerCallback):
         if step is not None:
             trainer._latest = trainer._learner.log(step)
 
-    def on_save(self, args: "TrainingArguments", state: "TrainerState", control: "TrainerControl", **_: Any) -> None:
-        """Put the policy beside the model."""
-        content = self.trainer._learner.state_dict()  # to which every process has something to add
-        if state.is_world_process_zero:
-            folder = os.path.join(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
-            os.makedirs(folder, exist_ok=True)
-            torch.save(content, os.path.join(folder, POLICY_NAME))
-
     def on_train_end(
         self, args: "TrainingArguments", state: "TrainerState", control: "TrainerControl", **_: Any
     ) -> None:
@@ -197,6 +209,33 @@ class _Logits(nn.Module):
         """The logits."""
         logits: Tensor = self.model(**{self.images: images}, return_dict=True).logits
         return logits
+
+
+def _newest(output: Path) -> Path:
+    """The newest checkpoint with a policy and, what is written last, the trainer's state."""
+    names = (path.name for path in output.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir())
+    numbers = (re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)", name) for name in names)
+    folders = [output / match[0] for match in sorted(filter(None, numbers), key=lambda match: -int(match[1]))]
+    if not folders:
+        raise ValueError(
+            f"No valid checkpoint found in output directory ({output}); train without resuming, or name one"
+        )
+    lacks = [
+        next((name for name in (POLICY_NAME, TRAINER_STATE_NAME) if not (folder / name).exists()), None)
+        for folder in folders
+    ]
+    for folder, missing in zip(folders, lacks, strict=True):
+        if missing is None:
+            return folder
+        _LOGGER.warning("%s has no %s and is passed over: it was not written to its end", folder, missing)
+    raise FileNotFoundError(_refused(folders[0], str(lacks[0])))
+
+
+def _refused(folder: Path, missing: str) -> str:
+    return (
+        f"there is no {missing} in {folder}: it is no whole checkpoint of a PolicyTrainer; to go on from its weights "
+        "alone, load them with from_pretrained and train anew"
+    )
 
 
 def _unchanged(images: Tensor) -> Tensor:

@@ -82,10 +82,12 @@ class InnerStep:
         self.optimizer.zero_grad()
         parts = inputs.tensor_split(self.accumulate), given.tensor_split(self.accumulate)
         for part_inputs, part_given in zip(*parts, strict=True):
-            if not len(part_given) and self.world == 1:
-                continue  # of a batch of which images could not be read
+            some = len(part_given) > 0  # unless images could not be read
+            if not some and self.world == 1:
+                continue
             outputs = self.model(part_inputs)
-            loss = task.loss(outputs, part_given) * (len(part_given) / place.total)
+            # Without images a sum, which is 0 where a mean is NaN: other processes wait for this one's gradients.
+            loss = task.loss(outputs, part_given) * (len(part_given) / place.total) if some else outputs.sum()
             self.backward(loss * self.world)  # of which the model takes the mean over processes
             losses.append(loss.detach())
             wrong.append(task.wrong(outputs.detach(), part_given))

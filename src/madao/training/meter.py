@@ -14,7 +14,7 @@ Batch = TypeVar("Batch")
 
 
 class Meter:
-    """Measures an epoch.
+    """Measures an epoch, in as many parts as interruptions cut it into.
 
     Args:
         device: Where training runs. On a GPU the memory is what torch holds there, that of CUDA graphs included, which
@@ -26,11 +26,26 @@ class Meter:
     def __init__(self, device: torch.device, reads: bool = False) -> None:
         self._cuda = device if device.type == "cuda" else None
         self._reads = reads
-        self._waiting = 0.0
+        self._seconds = self._waiting = 0.0
+        self._since: float | None = None  # when the part that is now going on began
+        self._unseen = 0
         self._open: collections.deque[tuple[torch.cuda.Event, torch.cuda.Event]] = collections.deque()
         self._outer_seconds = 0.0
         self._inner_peak = self._outer_peak = 0
         self.clear()  # what came before does not count
+
+    def start(self) -> None:
+        """Let time count: from the epoch's beginning, or from where a saved state left off."""
+        self._since = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """How long the epoch has taken, all its parts together."""
+        return self._seconds + (0.0 if self._since is None else time.monotonic() - self._since)
+
+    def rate(self, images: int) -> float:
+        """Images per second, where the epoch has had so many."""
+        return (images - self._unseen) / max(self.seconds, 1e-9)
 
     @contextmanager
     def outer(self, due: bool) -> Iterator[None]:
@@ -83,11 +98,14 @@ class Meter:
         began, ended = self._open.popleft()
         self._waiting += began.elapsed_time(ended) / 1000
 
-    def read(self) -> dict[str, float | None]:
-        """Seconds in outer steps, peak memory in MiB without and within them, seconds of waiting; None: not known."""
+    def _close_all(self) -> None:
         while self._open:
             self._open[0][1].synchronize()
             self._close()
+
+    def read(self) -> dict[str, float | None]:
+        """Seconds in outer steps, peak memory in MiB without and within them, seconds of waiting; None: not known."""
+        self._close_all()
         inner = self._inner_peak if self._outer_peak else self._peak()
         return {
             "outer_seconds": self._outer_seconds,
@@ -97,11 +115,31 @@ class Meter:
         }
 
     def clear(self) -> None:
-        """Begin an epoch."""
-        self._outer_seconds = self._waiting = 0.0
+        """Begin an epoch, whose time counts from `start` on."""
+        self._seconds = self._outer_seconds = self._waiting = 0.0
+        self._since, self._unseen = None, 0
         self._open.clear()
         if self._cuda is not None:
             torch.cuda.reset_peak_memory_stats(self._cuda)
+
+    def state_dict(self) -> dict[str, float]:
+        """The epoch's seconds so far; memory is that of a process, and begins anew with it."""
+        self._close_all()
+        return {"seconds": self.seconds, "outer_seconds": self._outer_seconds, "waiting_seconds": self._waiting}
+
+    def load_state_dict(self, state: dict[str, float] | None, images: int) -> None:
+        """Go on from a saved state.
+
+        Args:
+            state: None where it was not saved, as before there were such states: what came before is not measured.
+            images: How many the epoch had by then.
+        """
+        self.clear()
+        if state is None:
+            self._unseen = images
+            return
+        self._seconds, self._outer_seconds = state["seconds"], state["outer_seconds"]
+        self._waiting = state["waiting_seconds"]
 
     def _now(self) -> float:
         if self._cuda is not None:

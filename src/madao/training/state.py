@@ -31,6 +31,7 @@ def snapshot(trainer: "Trainer") -> dict[str, Any]:
         "optimizer": trainer.optimizer.state_dict(),
         "standard": trainer.standard.state_dict(),
         "totals": trainer.totals.state_dict(),
+        "meter": trainer.meter.state_dict(),
         "random": random,
     }
     state["task"] = trainer.task.state_dict()
@@ -62,6 +63,7 @@ def restore(trainer: "Trainer", state: dict[str, Any]) -> None:
         group["fused"] = trainer.device.type == "cuda"  # of the device the run goes on on, not the one it began on
     trainer.standard.load_state_dict(state["standard"])
     trainer.totals.load_state_dict(state["totals"])
+    trainer.meter.load_state_dict(state.get("meter"), trainer.totals.images)
     for name in _PARTS:
         part = getattr(trainer, name)
         if part is not None:

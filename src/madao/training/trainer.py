@@ -196,7 +196,7 @@ class Trainer:
         self.console = Console(self.title, total, self.ranks.first, error=self.task.error)
         speaks = config.tensorboard and self.ranks.first
         self.events = Events(self.directory.path / "tensorboard", self.step) if speaks else None
-        self._saved_at, self._tick = time.monotonic(), (time.monotonic(), self.totals.images)
+        self._saved_at = time.monotonic()
         try:
             with stop_requests() as request:
                 self.console.start(self.step)
@@ -234,6 +234,7 @@ class Trainer:
 
     def _train_epoch(self, request: StopRequest) -> None:
         self.model.train()
+        self.meter.start()
         start = self.step - self.epoch * self.steps_per_epoch
         for images, targets in self.meter.awaited(self.train_batches.epoch(self.epoch, start)):
             self._train_step(images, targets)
@@ -282,18 +283,15 @@ class Trainer:
                 "anew in another --out with a lower --optimizer.lr, or with --optimizer.clip 1 or --optimizer.warmup 1"
             )
         now = time.monotonic()
-        self.console.step(self.step, self.totals.loss, self.totals.error, self._rate(now), self.policy)
+        rate = self.meter.rate(self.totals.images)
+        self.console.step(self.step, self.totals.loss, self.totals.error, rate, self.policy)
         late = now - self._saved_at > 60 * self.config.checkpoint_minutes
         if self._most(int(late)):
             self._save()
 
-    def _rate(self, now: float) -> float:
-        since, images = self._tick
-        return (self.totals.images - images) / max(now - since, 1e-9)
-
     def _end_epoch(self) -> None:
         self.epoch += 1
-        seconds, rate = time.monotonic() - self._tick[0], self._rate(time.monotonic())
+        seconds, rate = self.meter.seconds, self.meter.rate(self.totals.images)
         timing = timed(seconds, rate, self.meter.read())
         due = self.epoch % self.config.evaluate_every == 0 or self.epoch == self.config.epochs
         score = self._score(self.splits.validation) if due else None
@@ -322,11 +320,10 @@ class Trainer:
             self.best = (score.error, self.epoch)
             self.directory.keep_best(self._weights(score.error))
         self.totals.clear()
+        self.meter.clear()
         self._save()
         self.console.epoch(row, self.config.epochs, rate, self.policy, timing["model_images_per_second"])
         self.console.advise(starved(timing, self.config.data, self.splits, self.device.type == "cuda"))
-        self._tick = (time.monotonic(), self.totals.images)
-        self.meter.clear()
 
     def _score(self, images: Any) -> Score:
         self.ranks.as_the_first(self.evaluated.buffers())
