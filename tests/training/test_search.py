@@ -78,7 +78,9 @@ def test_two_processes_share_a_search(tmp_path: Path) -> None:
 def test_other_settings_are_another_search() -> None:
     config = TrainConfig(augment=AugmentConfig(method="randaugment"))
     name = study_name(config, [0], "data")
-    assert study_name(dataclasses.replace(config, out="elsewhere", seed=5, outer=OuterConfig(lr=1.0)), [0], "data") == name
+    assert (
+        study_name(dataclasses.replace(config, out="elsewhere", seed=5, outer=OuterConfig(lr=1.0)), [0], "data") == name
+    )
     assert study_name(dataclasses.replace(config, epochs=31), [0], "data") != name
     assert study_name(config, [0, 1], "data") != name
     assert study_name(config, [0], "other data") != name

@@ -356,7 +356,9 @@ class TrainConfig:
         if not abs(self.seed) < 2**62:
             raise UserError(f"--seed must be below 2^62, got {self.seed}")
         if self.sync_batch_norm and self.task.name == "moco":
-            raise UserError("--sync_batch_norm does not go with moco, whose keys must not share statistics with queries")
+            raise UserError(
+                "--sync_batch_norm does not go with moco, whose keys must not share statistics with queries"
+            )
         if self.batch_size % self.accumulate:
             raise UserError(f"--accumulate must divide --batch_size, got {self.accumulate} and {self.batch_size}")
 

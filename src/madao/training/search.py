@@ -66,7 +66,9 @@ class Search:
                         f"--search.storage {self.storage} cannot be opened: {first}; expected sqlite:///FILE or "
                         "another URL of Optuna's"
                     ) from None
-                time.sleep(_PAUSE)  # somebody else is making the tables, which fails in as many ways as there are tables
+                time.sleep(
+                    _PAUSE
+                )  # somebody else is making the tables, which fails in as many ways as there are tables
         raise AssertionError
 
     def next(self) -> tuple[int, float] | None:
