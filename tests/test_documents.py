@@ -279,6 +279,24 @@ def test_the_papers_tables_and_figures_say_what_is_missing(tmp_path: Path, monke
     assert not [*tmp_path.iterdir()]
 
 
+def test_a_recipe_that_fails_does_not_keep_the_next_from_being_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = module(ROOT / "benchmarks" / "paper" / "entries.py", monkeypatch)
+    for codes, trained, expected in (([2, 0, 1], 3, 2), ([2, 130, 0], 2, 130), ([0, 0, 0], 3, 0)):
+        recipes: list[str] = []
+
+        def ended(command: list[str], recipes: list[str] = recipes, codes: list[int] = codes) -> int:
+            recipes.append(command[2])
+            return codes[len(recipes) - 1]
+
+        monkeypatch.setattr(script, "madao", ended)
+        monkeypatch.setattr(sys, "argv", ["table1.py", "--run", "--results", str(tmp_path)])
+        with pytest.raises(SystemExit) as end:
+            script.main("", script.TABLE1[:3], lambda results, output: "")
+        assert (len(recipes), end.value.code) == (trained, expected)
+
+
 def test_the_papers_tables_and_figures_are_rebuilt_from_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,8 @@ VARIANTS = Path(__file__).parent / "variants.yaml"
 SEEDS = 3
 WARMUP = 20.0
 """Epochs, in all of the recipes."""
+_SIGNAL = 128
+"""From here on exit codes are those of commands that were interrupted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,13 +121,22 @@ def main(about: str, entries: Sequence[Entry], rebuild: Callable[[Path, Path], s
     arguments, extra = parser.parse_known_args()  # what is left is for madao compare: --jobs 3, --speed.compile true
     if extra and not arguments.run:
         parser.error(f"unknown: {' '.join(extra)}; settings of madao compare go with --run")
-    code = 0
-    for entry in entries if arguments.run else ():
-        for command in entry.commands(arguments.results, arguments.root):
-            code = code or madao([*command, *extra])
+    code = _run(entries, arguments.results, arguments.root, extra) if arguments.run else 0
     print(rebuild(arguments.results, arguments.output))
     print("\n".join(what_is_missing(entries, arguments.results, arguments.root)))
     sys.exit(code)
+
+
+def _run(entries: Sequence[Entry], results: Path, root: str, extra: Sequence[str]) -> int:
+    """Train what is missing; what fails does not keep others from being trained, a signal does."""
+    code = 0
+    for entry in entries:
+        for command in entry.commands(results, root):
+            ended = madao([*command, *extra])
+            if ended >= _SIGNAL:
+                return ended
+            code = code or ended
+    return code
 
 
 def what_is_missing(entries: Sequence[Entry], results: Path, root: str) -> list[str]:

@@ -8,12 +8,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from madao.cli import main
 from madao.cli.plan import read_plan
 from madao.report.table import read_cells
+from madao.training.several import Several
 from tests.cli.test_train import fails
 
 QUICK = ["--epochs", "1", "--augment.crop", "none", "--tensorboard", "false", "--device", "cpu", "--batch_size", "128"]
@@ -88,6 +90,72 @@ def test_other_settings_are_refused(trained: Path, capsys: pytest.CaptureFixture
     assert "choose another --out" in message
     message = fails(compare(trained.parent, "--methods", "standard"), capsys)
     assert "holds no comparison" in message
+
+
+def photos(path: Path, seed: int) -> list[str]:
+    images = np.random.default_rng(seed).integers(0, 256, (40, 8, 8), dtype=np.uint8)
+    path.parent.mkdir()
+    np.savez(path, x_train=images, y_train=np.arange(40) % 2, x_test=images[:4], y_test=np.arange(4) % 2)
+    return ["--data.root", str(path)]
+
+
+def test_other_images_of_the_same_name_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Several, "run", lambda self: None)  # what would be trained does not matter
+    one, other = photos(tmp_path / "a" / "photos.npz", 0), photos(tmp_path / "b" / "photos.npz", 1)
+    arguments = ["compare", *QUICK, "--methods", "standard", "--seeds", "1"]
+    assert main([*arguments, *one]) == 0
+    capsys.readouterr()
+    message = fails([*arguments, *other], capsys)
+    assert "the images are not those that the comparison in runs/compare-photos was started with" in message
+    assert "another --out" in message
+    assert "are not those" in fails([*arguments, "--methods", "uniform", *other], capsys)
+    (tmp_path / "a").rename(tmp_path / "moved")
+    assert main([*arguments, "--data.root", "moved/photos.npz"]) == 0
+    # A variant's own images count, too.
+    (tmp_path / "mine.yaml").write_text("mine: {data.root: moved/photos.npz}\n")
+    own = ["compare", *QUICK, "--variants", "mine.yaml", "--methods", "mine", "--out", "own"]
+    assert main(own) == 0
+    capsys.readouterr()
+    (tmp_path / "mine.yaml").write_text("mine: {data.root: b/photos.npz}\n")
+    assert "the images of mine are not those" in fails(own, capsys)
+
+
+def test_machines_share_a_search_trial_by_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first takes as many trials as it can run, so that there is something left for the others."""
+
+    def stops(self: Several) -> None:
+        monkeypatch.setattr("madao.training.several._context", Processes)
+        self._start()
+        self._running.clear()
+        self._waiting.clear()
+
+    monkeypatch.setattr(Several, "run", stops)
+    storage = ["--search.storage", f"sqlite:///{tmp_path / 'shared.db'}", "--search.trials", "5"]
+    arguments = ["--methods", "randaugment", "--seeds", "1", "--jobs", "2"]
+    for name in ("a", "b"):
+        main(compare(tmp_path / name, *arguments, *storage))
+    owned = [json.loads((tmp_path / name / "search.json").read_text())["own"] for name in ("a", "b")]
+    assert [[*map(int, own)] for own in owned] == [[0, 1], [2, 3]]
+    main(compare(tmp_path / "c", *arguments, *storage))
+    # One that has searched for nothing has a record all the same.
+    assert main(compare(tmp_path / "d", *arguments, *storage, "--export", str(tmp_path / "record.json"))) == 2
+    assert not (tmp_path / "d" / "search.json").exists()
+    assert json.loads((tmp_path / "record.json").read_text())["search"] == {}
+
+
+class Processes:
+    """Begins none."""
+
+    def __init__(self, **settings: object) -> None:
+        self.sentinel = id(self)
+
+    def Process(self, **settings: object) -> "Processes":  # noqa: N802 -- as multiprocessing has it
+        return Processes()
+
+    def start(self) -> None: ...
 
 
 def test_a_variant_that_changes_its_meaning_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,6 +68,18 @@ def test_commands_are_told_without_folders() -> None:
     assert without_paths(words) == "madao compare --data.root data --out=b --variants y.yaml --seeds 0,1"
 
 
+def test_commands_are_told_without_passwords_and_parts_of_paths() -> None:
+    url = "postgresql://bob:secret@host"
+    for words in (["--search.storage", url], [f"--search.storage={url}"], ["--search", f'{{"storage": "{url}"}}']):
+        told = without_paths(["madao", "compare", *words])
+        assert "bob" not in told
+        assert "secret" not in told
+        assert "URL" in told
+    assert without_paths(["--out=/home/A B/my runs", "--data.root", "/home/A B/c=d, e/f g"]) == (
+        "'--out=my runs' --data.root 'f g'"
+    )
+
+
 def test_settings_are_those_that_count(tmp_path: Path) -> None:
     write_run(tmp_path / "policy" / "0", "standard", 4)
     kept = settings(read_cells(tmp_path)["policy"][0])

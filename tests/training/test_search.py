@@ -6,12 +6,13 @@ import multiprocessing
 import sys
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from madao.training.config import AugmentConfig, OuterConfig, TrainConfig
 from madao.training.errors import UserError
-from madao.training.search import Search, study_name
+from madao.training.search import MAGNITUDES, Search, study_name
 
 
 def search(folder: Path, trials: int = 3, storage: Path | None = None) -> Search:
@@ -76,10 +77,58 @@ def test_two_processes_share_a_search(tmp_path: Path) -> None:
 
 def test_other_settings_are_another_search() -> None:
     config = TrainConfig(augment=AugmentConfig(method="randaugment"))
-    name = study_name(config, [0])
-    assert study_name(dataclasses.replace(config, out="elsewhere", seed=5, outer=OuterConfig(lr=1.0)), [0]) == name
-    assert study_name(dataclasses.replace(config, epochs=31), [0]) != name
-    assert study_name(config, [0, 1]) != name
+    name = study_name(config, [0], "data")
+    assert (
+        study_name(dataclasses.replace(config, out="elsewhere", seed=5, outer=OuterConfig(lr=1.0)), [0], "data") == name
+    )
+    assert study_name(dataclasses.replace(config, epochs=31), [0], "data") != name
+    assert study_name(config, [0, 1], "data") != name
+    assert study_name(config, [0], "other data") != name
+
+
+def test_no_magnitude_is_tried_twice(tmp_path: Path) -> None:
+    found = search(tmp_path, 25)
+    tried = [each for _ in range(25) if (each := found.next()) is not None]
+    assert len({magnitude for _, magnitude in tried}) == 25
+    everything = Search(tmp_path / "all.json", "sqlite:///" + str(tmp_path / "all.db"), "test", MAGNITUDES)
+    assert sorted(magnitude for _, magnitude in everything._drawn) == [i / 100 for i in range(MAGNITUDES)]
+
+
+def test_a_trial_that_was_never_written_down_is_taken_up_where_nobody_else_can_have_it(tmp_path: Path) -> None:
+    lost = search(tmp_path)
+    lost._study.ask()  # killed here: neither its magnitude nor whose it is is known
+    again = search(tmp_path)
+    assert (again.unfinished(), again.elsewhere()) == ([], [0])
+    own = Search(tmp_path / "search.json", f"sqlite:///{tmp_path / 'search.db'}", "test", 3, private=True)
+    alone = search(tmp_path / "alone")
+    first = alone.next()
+    assert (own.unfinished(), own.elsewhere()) == ([first], [])
+    own.tell(0, 0.1)
+    for _ in range(2):
+        found = own.next()
+        assert found is not None
+        own.tell(found[0], 0.2)
+    assert first is not None
+    assert own.magnitude() == first[1]
+
+
+def test_a_storage_that_is_locked_for_a_moment_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("madao.training.search._PAUSE", 0.0)
+    found = search(tmp_path)
+    found.next()
+    tell, failures = found._study.tell, iter(range(2))
+
+    def locked(*arguments: Any, **settings: Any) -> None:
+        if next(failures, None) is not None:
+            raise RuntimeError("database is locked")
+        tell(*arguments, **settings)
+
+    monkeypatch.setattr(found._study, "tell", locked)
+    found.tell(0, 0.2)
+    assert found.unfinished() == []
+    failures = iter(range(99))
+    with pytest.raises(UserError, match="database is locked; run the same command again"):
+        found.tell(0, 0.2)
 
 
 def test_without_optuna_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,9 @@ from madao.report.table import (
     tabulate,
 )
 from madao.training.atomic import replacing
-from madao.training.build import load_dataset
-from madao.training.config import Plain, TrainConfig, as_plain, from_plain
+from madao.training.config import DataConfig, Plain, TrainConfig, as_plain, from_plain
 from madao.training.errors import UserError
+from madao.training.fingerprint import fingerprint
 from madao.training.interrupt import Interrupted
 from madao.training.result import Result
 from madao.training.rundir import RunDirectory, first_difference, lock
@@ -38,6 +38,8 @@ from madao.training.search import Search, study_name, write_search
 from madao.training.several import Cell, Several
 
 FILE = "compare.yaml"
+_ALL = "/"
+"""Stands for what cells share, beside the names of variants, none of which has it."""
 
 
 def command(arguments: list[str]) -> None:
@@ -52,8 +54,8 @@ def command(arguments: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     guard = lock(folder)
     try:
-        _begin(plan)
-        run, stopped = _Run(plan), None
+        data = _begin(plan)
+        run, stopped = _Run(plan, data), None
         try:
             run.train()
         except Interrupted as stop:
@@ -108,28 +110,56 @@ def _shared(base: TrainConfig) -> Plain:
     return as_plain(dataclasses.replace(base, augment=augment, seed=0, out=None, resume=False))
 
 
-def _begin(plan: Plan) -> None:
+def _begin(plan: Plan) -> str | None:
+    """Write down what is compared; returns the fingerprint of the images, None where they cannot be read."""
     saved = _saved(plan.folder) or {"settings": _shared(plan.base), "jobs": 0}
+    before = dict(saved.get("data") or {})
+    now = {_ALL: _fingerprint(plan.base.data)}
+    # A variant may have images of its own.
+    own = {name: config.data for name, config in plan.methods.items() if config.data != plan.base.data}
+    now |= {name: _fingerprint(data) for name, data in own.items()}
+    for name, found in now.items():
+        if found is not None and before.get(name, found) != found:
+            whose = "" if name == _ALL else f" of {name}"
+            raise UserError(
+                f"the images{whose} are not those that the comparison in {plan.folder} was started with; bring them "
+                "back, or choose another --out"
+            )
+    saved["data"] = before | {name: found for name, found in now.items() if found is not None}
     # More at a time are slower each: the table says how many there were at most.
     saved["jobs"] = max(saved["jobs"], plan.chosen.jobs)
     with replacing(plan.folder / FILE) as file:
         file.write(yaml.safe_dump(saved, sort_keys=False, allow_unicode=True).encode())
-    if plan.base.data.download:
-        load_dataset(plan.base.data)  # once, not in every process
+    return saved["data"].get(_ALL)
+
+
+def _fingerprint(data: DataConfig) -> str | None:
+    """Of the images, which are fetched here, once, where they are to be; None where the cells will say what is wrong."""
+    try:
+        return fingerprint(data)
+    except UserError:
+        if data.download:
+            raise
+        return None
 
 
 class _Run:
     """The cells of a plan, and the search that some of them wait for.
+
+    Args:
+        plan: What is asked for.
+        data: The fingerprint of the images; None where they cannot be read.
 
     Attributes:
         several: What trains them.
         open: What is still to be done by others, in words; empty where nothing is.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, data: str | None) -> None:
         self.plan, self.several, self.open = plan, Several(plan.chosen.jobs), ""
         self._search: Search | None = None
         self._errors: dict[int, list[float]] = {}
+        self._data, self._chosen = data, False
 
     def train(self) -> None:
         """Train every cell that is not finished."""
@@ -139,14 +169,18 @@ class _Run:
         for seed in self.plan.seeds:
             for method in self.plan.methods:
                 if method != TUNED:
-                    self._add(f"{method} {seed}", self.plan.cell(method, seed))
+                    self.several.add(Cell(f"{method} {seed}", self.plan.cell(method, seed)))
                 elif self._search is None:
                     self._add_tuned(seed, self.plan.methods[TUNED].augment.magnitude)
                 elif seed == self.plan.seeds[0]:
-                    self._go_on()
+                    self.several.ask(self._next_trial)
+                    self._add_chosen()
         self.several.run()
-        if self._search is not None and self._search.magnitude() is None and not self.several.problems:
-            self._say_what_is_open(self._search)
+        if self._search is not None and not self._chosen:
+            self._add_chosen()  # others may have ended the last trial meanwhile
+            self.several.run()
+            if not self._chosen and not self.several.problems:
+                self._say_what_is_open(self._search)
 
     def _tune_first(self) -> None:
         chosen, folder = self.plan.chosen, self.plan.folder
@@ -155,50 +189,49 @@ class _Run:
             write_search(folder / SEARCH, {"trials": [], "magnitude": magnitude})
             return
         storage = chosen.search.storage or f"sqlite:///{(folder / 'search.db').resolve()}"
-        name = study_name(self.plan.methods[TUNED], self._search_seeds)
-        self._search = Search(folder / SEARCH, storage, name, chosen.search.trials)
+        name = study_name(self.plan.methods[TUNED], self._search_seeds, self._data)
+        private = chosen.search.storage is None
+        self._search = Search(folder / SEARCH, storage, name, chosen.search.trials, private)
 
     @property
     def _search_seeds(self) -> list[int]:
         """Whatever the table's seeds are, so that commands with others share the search."""
         return [*range(self.plan.chosen.search.seeds)]
 
-    def _go_on(self) -> None:
-        """Add the trials that can be run now; once all have ended, the cells with the magnitude that was chosen."""
+    def _next_trial(self) -> list[Cell]:
+        """The cells of a trial of this command's own that has not ended, or of one that nobody has begun."""
         assert self._search is not None
-        for number, magnitude in self._search.unfinished():
-            if number not in self._errors:
-                self._add_trial(number, magnitude)
-        while len(self._errors) < self.plan.chosen.search.trials and (found := self._search.next()) is not None:
-            self._add_trial(*found)
-        if (best := self._search.magnitude()) is not None:
-            self._search.write()
-            for seed in self.plan.seeds:
-                self._add_tuned(seed, best)
+        begun = (found for found in self._search.unfinished() if found[0] not in self._errors)
+        found = next(begun, None) or self._search.next()
+        return [] if found is None else self._trial(*found)
 
-    def _add_trial(self, number: int, magnitude: float) -> None:
-        self._errors[number] = []
+    def _trial(self, number: int, magnitude: float) -> list[Cell]:
+        errors = self._errors[number] = []
         search, seeds = self._search, self._search_seeds
         assert search is not None
 
         def then(result: Result | None) -> None:
             if result is None:
                 return
-            self._errors[number].append(result.validation_error)
-            if len(self._errors[number]) == len(seeds):
-                search.tell(number, math.fsum(self._errors[number]) / len(seeds))
-                if search.magnitude() is not None:
-                    self._go_on()
+            errors.append(result.validation_error)
+            if len(errors) == len(seeds):
+                search.tell(number, math.fsum(errors) / len(seeds))
+                self._add_chosen()
 
-        for seed in seeds:
-            config = self.plan.cell(TUNED, seed, magnitude)
-            self._add(f"{TUNED} {magnitude:g} {seed}", config, then)
+        cells = [self.plan.cell(TUNED, seed, magnitude) for seed in seeds]
+        return [Cell(f"{TUNED} {magnitude:g} {cell.seed}", cell, then) for cell in cells]
+
+    def _add_chosen(self) -> None:
+        """Once all trials have ended, the cells with the magnitude that was chosen."""
+        assert self._search is not None
+        if not self._chosen and (best := self._search.magnitude()) is not None:
+            self._chosen = True
+            self._search.write()
+            for seed in self.plan.seeds:
+                self._add_tuned(seed, best)
 
     def _add_tuned(self, seed: int, magnitude: float) -> None:
-        self._add(f"{TUNED} {magnitude:g} {seed}", self.plan.cell(TUNED, seed, magnitude))
-
-    def _add(self, name: str, config: TrainConfig, then: Callable[[Result | None], None] | None = None) -> None:
-        self.several.add(Cell(name, config, then))
+        self.several.add(Cell(f"{TUNED} {magnitude:g} {seed}", self.plan.cell(TUNED, seed, magnitude)))
 
     def _say_what_is_open(self, search: Search) -> None:
         waiting = search.elsewhere()
@@ -244,7 +277,8 @@ def _export(plan: Plan, path: Path, arguments: Sequence[str]) -> None:
         before = {}
     except ValueError:
         raise UserError(f"--export {path} is there and no record; choose another file") from None
-    search = json.loads((plan.folder / SEARCH).read_text()) if TUNED in plan.methods else {}
+    tuned = TUNED in plan.methods and (plan.folder / SEARCH).exists()  # not where only others have searched
+    search = json.loads((plan.folder / SEARCH).read_text()) if tuned else {}
     about = {
         "command": without_paths(["madao", "compare", *arguments]),
         "jobs": (_saved(plan.folder) or {}).get("jobs"),

@@ -14,6 +14,7 @@ from madao.report.table import TUNED, cell_path
 from madao.training.build import METHODS, build_policy
 from madao.training.config import TrainConfig
 from madao.training.errors import UserError
+from madao.training.search import MAGNITUDES
 
 _DEFAULT = ("standard", "uniform", TUNED, "madao")
 _OURS = {"--seed": "--seeds", "--augment.method": "--methods", "--resume": "nothing: it always goes on"}
@@ -50,6 +51,8 @@ class SearchConfig:
         for name, least in (("trials", 0), ("seeds", 1)):
             if getattr(self, name) < least:
                 raise UserError(f"--search.{name} must be at least {least}, got {getattr(self, name)}")
+        if self.trials > MAGNITUDES:
+            raise UserError(f"--search.trials must be at most {MAGNITUDES}, all there are, got {self.trials}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import json
 import math
-import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -60,8 +60,12 @@ def settings(run: Run) -> dict[str, Any]:
 
 
 def without_paths(command: Sequence[str]) -> str:
-    """A command line as anybody would type it: folders and files of this machine by their last name."""
-    return " ".join(re.sub(r"[^\s=,]*/([^/\s=,]+)/?", r"\1", word) for word in command)
+    """A command line as anybody would type it: folders and files of this machine by their last name, URLs not at all."""
+    options = [word.partition("=") for word in command]
+    return shlex.join(
+        f"{word}={_no_path(value)}" if equals and word.startswith("--") else str(_no_path(word + equals + value))
+        for word, equals, value in options
+    )
 
 
 def _cell(run: Run, whole: bool) -> dict[str, Any]:
@@ -120,7 +124,10 @@ def _common(all_settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _no_path(value: Any) -> Any:
-    return PurePath(value).name if isinstance(value, str) and "/" in value else value
+    """A whole value; one with a URL in it, which may hold a password, is not told."""
+    if not isinstance(value, str):
+        return value
+    return "URL" if "://" in value else PurePath(value).name if "/" in value else value
 
 
 def _digits(values: Any) -> Any:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,12 @@ from madao.training.rundir import FREE
 _SEED = 20_000
 """Of the first trial's magnitude; the others follow. A trial's magnitude depends on its number alone, so that machines
 that share a search try different ones."""
+MAGNITUDES = 101
+"""Those there are, in steps of 0.01."""
 
 _ATTEMPTS = 5
+_PAUSE = 1.0
+"""Seconds between them."""
 _MISNAMED = ("ArgumentError", "NoSuchModuleError")
 """Errors of sqlalchemy, which comes with Optuna, that no waiting mends."""
 
@@ -27,16 +32,18 @@ class Search:
         path: Where this command keeps which trials are its own, and what was chosen.
         storage: Optuna's URL.
         name: Of the study: searches of another name in the same storage are others.
-        trials: How many magnitudes.
+        trials: How many magnitudes, at most `MAGNITUDES`.
+        private: Whether nobody else uses the storage: then every trial is this command's own.
     """
 
-    def __init__(self, path: Path, storage: str, name: str, trials: int) -> None:
+    def __init__(self, path: Path, storage: str, name: str, trials: int, private: bool = False) -> None:
         optuna = _optuna()
         self.path, self.storage, self.name, self.trials = path, storage, name, trials
         self._sampler = optuna.samplers.RandomSampler
         self._running = optuna.trial.TrialState.RUNNING
         self._complete, self._failed = optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.FAIL
         optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.private, self._drawn = private, _draws(optuna, trials)
         self._study = self._opened(optuna)
         self._own: dict[str, float] = {}
         if path.exists():
@@ -59,39 +66,37 @@ class Search:
                         f"--search.storage {self.storage} cannot be opened: {first}; expected sqlite:///FILE or "
                         "another URL of Optuna's"
                     ) from None
-                time.sleep(1.0)  # somebody else is making the tables, which fails in as many ways as there are tables
+                time.sleep(
+                    _PAUSE
+                )  # somebody else is making the tables, which fails in as many ways as there are tables
         raise AssertionError
 
     def next(self) -> tuple[int, float] | None:
         """A trial to run: its number and its magnitude; None where every one is taken. Not of this command's own."""
-        if len(self._study.get_trials(deepcopy=False)) >= self.trials:
+        if len(self._patiently(lambda: self._study.get_trials(deepcopy=False))) >= self.trials:
             return None
-        trial = self._study.ask()
+        trial = self._patiently(self._study.ask)
         if trial.number >= self.trials:  # somebody else was faster
-            self._study.tell(trial, state=self._failed)
+            self._patiently(lambda: self._study.tell(trial, state=self._failed))
             return None
-        self._study.sampler = self._sampler(seed=_SEED + trial.number)
-        magnitude = trial.suggest_float("magnitude", 0.0, 1.0, step=0.01)
-        self._own[str(trial.number)] = magnitude = round(magnitude, 2)
+        seed, magnitude = self._drawn[trial.number]
+        self._study.sampler = self._sampler(seed=seed)
+        self._patiently(lambda: _suggest(trial))  # so that Optuna knows it, too
+        self._own[str(trial.number)] = magnitude
         self.write()
         return trial.number, magnitude
 
     def unfinished(self) -> list[tuple[int, float]]:
         """Trials that this command began and did not finish."""
-        running = [trial.number for trial in self._trials() if trial.state == self._running]
-        return [(number, self._own[str(number)]) for number in running if str(number) in self._own]
+        return [(number, self._drawn[number][1]) for number in self._begun() if self._is_own(number)]
 
     def elsewhere(self) -> list[int]:
         """Trials that others began and have not finished."""
-        return [
-            trial.number
-            for trial in self._trials()
-            if trial.state == self._running and str(trial.number) not in self._own
-        ]
+        return [number for number in self._begun() if not self._is_own(number)]
 
     def tell(self, number: int, validation_error: float) -> None:
         """How a trial ended."""
-        self._study.tell(number, validation_error, skip_if_finished=True)
+        self._patiently(lambda: self._study.tell(number, validation_error, skip_if_finished=True))
         self.write()
 
     def magnitude(self) -> float | None:
@@ -100,12 +105,12 @@ class Search:
         known = [trial for trial in trials if trial.state == self._complete]
         if len(trials) < self.trials or any(trial.state == self._running for trial in trials) or not known:
             return None
-        return round(float(min(known, key=lambda trial: (trial.value, trial.number)).params["magnitude"]), 2)
+        return self._drawn[min(known, key=lambda trial: (trial.value, trial.number)).number][1]
 
     def write(self) -> None:
         """Write down what is known."""
         trials = [
-            {"number": trial.number, "magnitude": round(trial.params["magnitude"], 2), "validation_error": trial.value}
+            {"number": trial.number, "magnitude": self._drawn[trial.number][1], "validation_error": trial.value}
             for trial in self._trials()
             if trial.state == self._complete
         ]
@@ -117,7 +122,27 @@ class Search:
         return f"optuna tell --storage {self.storage} --study-name {self.name} --trial-number {number} --state fail"
 
     def _trials(self) -> list[Any]:
-        return [*self._study.get_trials(deepcopy=False)][: self.trials]
+        return [*self._patiently(lambda: self._study.get_trials(deepcopy=False))][: self.trials]
+
+    def _begun(self) -> list[int]:
+        return [trial.number for trial in self._trials() if trial.state == self._running]
+
+    def _is_own(self, number: int) -> bool:
+        return self.private or str(number) in self._own
+
+    def _patiently(self, use: Callable[[], Any]) -> Any:
+        """Use the storage, which others may keep locked for a moment."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                return use()
+            except Exception as error:  # of whichever data base it is
+                if attempt + 1 == _ATTEMPTS:
+                    first = str(error).splitlines()[0] if str(error) else type(error).__name__
+                    raise UserError(
+                        f"the search's storage cannot be used: {first}; run the same command again once it can"
+                    ) from None
+                time.sleep(_PAUSE)
+        raise AssertionError
 
 
 def write_search(path: Path, content: dict[str, Any]) -> None:
@@ -126,13 +151,32 @@ def write_search(path: Path, content: dict[str, Any]) -> None:
         file.write((json.dumps(content, indent=2) + "\n").encode())
 
 
-def study_name(config: TrainConfig, seeds: list[int]) -> str:
-    """One name for searches of the same settings and seeds, another for others."""
+def _draws(optuna: Any, trials: int) -> list[tuple[int, float]]:
+    """The seed and the magnitude of every trial: uniformly at random, but for those of trials before it."""
+    found: dict[float, int] = {}
+    for number in range(trials):
+        seed = _SEED + number
+        while (magnitude := _first(optuna, seed)) in found:
+            seed += MAGNITUDES
+        found[magnitude] = seed
+    return [(seed, magnitude) for magnitude, seed in found.items()]
+
+
+def _first(optuna: Any, seed: int) -> float:
+    return _suggest(optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed)).ask())
+
+
+def _suggest(trial: Any) -> float:
+    return round(float(trial.suggest_float("magnitude", 0.0, 1.0, step=0.01)), 2)
+
+
+def study_name(config: TrainConfig, seeds: list[int], data: str | None) -> str:
+    """One name for searches of the same settings, seeds and data, as its fingerprint tells; another for others."""
     flat: dict[str, Any] = {}
     for key, value in as_plain(config).items():
         flat |= {f"{key}.{name}": each for name, each in value.items()} if isinstance(value, dict) else {key: value}
     free = {*FREE, "seed", "augment.magnitude", *(key for key in flat if key.startswith("outer."))}
-    kept = {key: value for key, value in flat.items() if key not in free} | {"seeds": seeds}
+    kept = {key: value for key, value in flat.items() if key not in free} | {"seeds": seeds, "data": data}
     digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
     return f"madao-randaugment-{digest[:12]}"
 

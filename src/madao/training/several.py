@@ -1,6 +1,7 @@
 """Several trainings, each in a process of its own, some at a time."""
 
 import collections
+import contextlib
 import dataclasses
 import io
 import multiprocessing
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -31,7 +32,15 @@ from madao.training.rundir import lock
 from madao.training.trainer import Trainer
 
 _PATIENCE = 60.0
-"""Seconds that a cell waits for a run directory that a process of a killed command is about to leave."""
+"""Seconds that a cell waits for a run directory that a process of a killed command is about to leave, and that a
+command which fails waits for its cells to write their checkpoints."""
+_GLANCE = 0.1
+"""Seconds between two looks at whether a signal has come. What a group is sent reaches the cells too: told again within
+half a second, they take it for the same signal."""
+_LONGEST = 2000
+"""Characters of a message: a pipe that nobody reads yet has room for 64 kB, and then blocks."""
+_STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGTERM}
+"""How a process ends that was told to: after its checkpoint, or, by the signal itself, before there was any to write."""
 _ALIKE = 2
 """How many cells fail with the same words, and none otherwise, before the rest is given up."""
 
@@ -69,13 +78,17 @@ class Several:
     def __init__(self, jobs: int = 1) -> None:
         self.jobs = jobs
         self.problems: dict[str, str] = {}
-        self._waiting: collections.deque[Cell] = collections.deque()
+        self._waiting: collections.deque[Cell | Callable[[], Sequence[Cell]]] = collections.deque()
         self._running: dict[int, tuple[Cell, BaseProcess, Connection]] = {}
         self._succeeded = 0
 
     def add(self, cell: Cell) -> None:
         """Let a cell be trained after those that wait."""
         self._waiting.append(cell)
+
+    def ask(self, source: Callable[[], Sequence[Cell]]) -> None:
+        """Let a function say which cells come next, each time that one can start and until it names none."""
+        self._waiting.append(source)
 
     def run(self) -> None:
         """Train until no cell waits. A cell that fails does not keep others from being trained.
@@ -88,13 +101,16 @@ class Several:
                 while self._start() or self._running:
                     self._wait(request)
             finally:  # a second signal, or an error of ours
-                for _, process, _ in self._running.values():
-                    process.kill()
+                self._give_up()
 
     def _start(self) -> bool:
         """Start what there is room for; whether anything waits."""
         while self._waiting and len(self._running) < self.jobs and not self._hopeless():
             cell = self._waiting.popleft()
+            if not isinstance(cell, Cell):
+                if found := cell():
+                    self._waiting.extendleft([cell, *reversed(found)])
+                continue
             if (result := cell.result) is not None:
                 self._succeeded += 1
                 self._end(cell, result)
@@ -110,23 +126,24 @@ class Several:
         return bool(self._waiting)
 
     def _wait(self, request: StopRequest) -> None:
-        for sentinel in multiprocessing.connection.wait([*self._running], timeout=0.5):
+        for sentinel in multiprocessing.connection.wait([*self._running], timeout=_GLANCE):
             assert isinstance(sentinel, int)
             cell, process, channel = self._running.pop(sentinel)
             process.join()
-            self._note(cell, process.exitcode or 0, channel)
+            self._note(cell, process.exitcode or 0, channel, request.number is not None)
         if request.number is not None:
             self._stop()
             raise Interrupted(request.number, "stopped")
 
-    def _note(self, cell: Cell, code: int, channel: Connection) -> None:
-        """Take down how a cell ended."""
-        with channel:
+    def _note(self, cell: Cell, code: int, channel: Connection, stopping: bool) -> None:
+        """Take down how a cell ended; one that stops when all do has not failed."""
+        message = ""
+        with channel, contextlib.suppress(EOFError):  # what ended without a word
             message = channel.recv() if code > 0 and channel.poll() else ""
         result = cell.result
         if result is not None and code == 0:
             self._succeeded += 1
-        else:
+        elif not (stopping and code in _STOPPED):
             if code == -signal.SIGKILL:
                 message = "it was killed, perhaps for want of memory"
             self.problems[cell.name] = message or f"its process ended with code {code}"
@@ -145,10 +162,20 @@ class Several:
         """Let every process write its checkpoint and end."""
         for _, process, _ in self._running.values():
             process.terminate()
-        for _, process, channel in self._running.values():
+        for sentinel, (cell, process, channel) in [*self._running.items()]:
             process.join()
-            channel.close()
-        self._running.clear()
+            del self._running[sentinel]
+            self._note(cell, process.exitcode or 0, channel, stopping=True)
+
+    def _give_up(self) -> None:
+        """Let every process write its checkpoint, but not for ever."""
+        processes = [process for _, process, _ in self._running.values()]
+        for process in processes:
+            process.terminate()
+        end = time.monotonic() + _PATIENCE
+        for process in processes:
+            process.join(max(0.0, end - time.monotonic()))
+            process.kill()
 
 
 def _context() -> Any:
@@ -162,7 +189,9 @@ def _context() -> Any:
 
 def _train(config: TrainConfig, name: str, jobs: int, channel: Connection) -> None:
     """What a cell's process does."""
-    _ignore_the_terminal()
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # of a server that others started, too
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     if jobs > 1:
         torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
@@ -173,11 +202,11 @@ def _train(config: TrainConfig, name: str, jobs: int, channel: Connection) -> No
     except Interrupted as stop:
         sys.exit(stop.exit_code)
     except (UserError, DataError, ModelError) as error:
-        channel.send(str(error))
+        channel.send(str(error)[:_LONGEST])
         sys.exit(2)
     except Exception as error:
         traceback.print_exc()
-        channel.send(f"{type(error).__name__}: {error}")
+        channel.send(f"{type(error).__name__}: {error}"[:_LONGEST])
         sys.exit(1)
 
 
@@ -212,18 +241,17 @@ def _wait_for(path: Path) -> None:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Processes started here never hear of Ctrl-C, which a terminal sends to all: theirs is to end when told to."""
-    resource_tracker.ensure_running()  # which lets SIGINT through again, when it is started
-    before = _ignore_the_terminal()
+    """Processes started here never hear of Ctrl-C, which a terminal sends to all: theirs is to end when told to.
+
+    Nor of SIGTERM, which may come to the whole group too, until they let it in: cells do, and the server that forks
+    them never, since without it nobody would know how they end.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # not on Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # which lets both through again, when it is started
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:
-        if before is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _ignore_the_terminal() -> set[int] | None:
-    """Let Ctrl-C wait; returns what waited before."""
-    if not hasattr(signal, "pthread_sigmask"):  # not on Windows
-        return None
-    return {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})}
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

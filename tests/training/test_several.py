@@ -1,0 +1,141 @@
+"""Several trainings: what they are told, what they tell, and how they end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from madao.training import several
+from madao.training.config import TrainConfig
+from madao.training.errors import UserError
+from madao.training.interrupt import Interrupted
+from madao.training.several import Cell, Several
+
+
+def cell(folder: Path, name: str = "one", then: Any = None) -> Cell:
+    return Cell(name, TrainConfig(out=str(folder / name), resume=True), then)
+
+
+def _trains(config: TrainConfig, name: str, jobs: int, channel: Connection) -> None:
+    """A cell that writes its checkpoint half a second after it is told to stop, and dies at once when told again."""
+    told = time.monotonic()
+
+    def stop(number: int, _: FrameType | None) -> None:
+        nonlocal told
+        if signal.getsignal(signal.SIGTERM) is again:
+            return
+        told = time.monotonic()
+        signal.signal(signal.SIGTERM, again)
+
+    def again(number: int, _: FrameType | None) -> None:
+        if time.monotonic() - told > 0.5:
+            os._exit(9)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    Path(str(config.out)).mkdir()
+    while signal.getsignal(signal.SIGTERM) is not again:
+        time.sleep(0.02)
+    time.sleep(1.0)
+    Path(f"{config.out}.pt").touch()
+    sys.exit(143)
+
+
+@pytest.fixture
+def mask() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def begun(folder: Path, *names: str) -> None:
+    end = time.monotonic() + 60
+    while not all((folder / name).exists() for name in names):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def _command(folder: str) -> None:
+    several._train = _trains
+    both = Several(2)
+    for name in ("a", "b"):
+        both.add(cell(Path(folder), name))
+    try:
+        both.run()
+    except Interrupted as stop:
+        sys.exit(stop.exit_code if not both.problems else 1)
+
+
+def test_a_signal_to_the_whole_group_lets_every_cell_write_its_checkpoint(tmp_path: Path) -> None:
+    """As `timeout` and scancel send it: the server that forks the cells gets it too."""
+    script = f"from tests.training.test_several import _command; _command({str(tmp_path)!r})"
+    command = [sys.executable, "-c", script]
+    with (tmp_path / "errors").open("w") as errors:
+        process = subprocess.Popen(command, stderr=errors, start_new_session=True)
+    begun(tmp_path, "a", "b")
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(60) == 143
+    assert {path.name for path in tmp_path.glob("*.pt")} == {"a.pt", "b.pt"}  # not some time later
+    assert (tmp_path / "errors").read_text() == ""
+
+
+def test_an_error_of_ours_lets_cells_write_their_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(several, "_train", _trains)
+    all_of_them = Several(2)
+    all_of_them.add(cell(tmp_path, "a"))
+
+    def broken() -> list[Cell]:
+        begun(tmp_path, "a")
+        raise UserError("database is locked")
+
+    all_of_them.ask(broken)
+    with pytest.raises(UserError, match="locked"):
+        all_of_them.run()
+    assert (tmp_path / "a.pt").exists()
+
+
+def test_a_long_message_does_not_block_the_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mask: None) -> None:
+    class Channel:
+        sent = ""
+
+        def send(self, message: str) -> None:
+            self.sent = message
+
+    def fails(config: TrainConfig, title: str) -> None:
+        raise error
+
+    monkeypatch.setattr(several, "Trainer", fails)
+    for error in (UserError("x" * 100_000), ValueError("x" * 100_000)):
+        channel: Any = Channel()
+        with pytest.raises(SystemExit):
+            several._train(TrainConfig(out=str(tmp_path / "out")), "one", 1, channel)
+        assert 1000 < len(channel.sent) < 4000
+
+
+def test_what_is_asked_for_is_taken_when_it_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cell, "result", property(lambda self: None))
+    monkeypatch.setattr(several, "_train", _fails)
+    all_of_them, taken, running = Several(2), iter("abcd"), []
+
+    def source() -> list[Cell]:
+        running.append(len(all_of_them._running))
+        name = next(taken, None)
+        return [] if name is None else [cell(tmp_path, name)]
+
+    all_of_them.ask(source)
+    all_of_them.run()
+    assert sorted(all_of_them.problems) == ["a", "b", "c", "d"]
+    assert max(running) < 2
+
+
+def _fails(config: TrainConfig, name: str, jobs: int, channel: Connection) -> None:
+    channel.send(name)
+    sys.exit(2)
