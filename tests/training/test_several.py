@@ -113,7 +113,7 @@ def test_a_long_message_does_not_block_the_pipe(tmp_path: Path, monkeypatch: pyt
         raise error
 
     monkeypatch.setattr(several, "Trainer", fails)
-    for error in (UserError("x" * 100_000), ValueError("x" * 100_000)):
+    for error in (UserError("x" * 100_000), ValueError("x" * 100_000)):  # noqa: B007 -- raised by `fails`
         channel: Any = Channel()
         with pytest.raises(SystemExit):
             several._train(TrainConfig(out=str(tmp_path / "out")), "one", 1, channel)

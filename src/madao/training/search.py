@@ -66,9 +66,8 @@ class Search:
                         f"--search.storage {self.storage} cannot be opened: {first}; expected sqlite:///FILE or "
                         "another URL of Optuna's"
                     ) from None
-                time.sleep(
-                    _PAUSE
-                )  # somebody else is making the tables, which fails in as many ways as there are tables
+                # Somebody else is making the tables, which fails in as many ways as there are tables.
+                time.sleep(_PAUSE)
         raise AssertionError
 
     def next(self) -> tuple[int, float] | None:
@@ -105,7 +104,8 @@ class Search:
         known = [trial for trial in trials if trial.state == self._complete]
         if len(trials) < self.trials or any(trial.state == self._running for trial in trials) or not known:
             return None
-        return self._drawn[min(known, key=lambda trial: (trial.value, trial.number)).number][1]
+        best: int = min(known, key=lambda trial: (trial.value, trial.number)).number
+        return self._drawn[best][1]
 
     def write(self) -> None:
         """Write down what is known."""
