@@ -134,7 +134,7 @@ def _begin(plan: Plan) -> str | None:
 
 
 def _fingerprint(data: DataConfig) -> str | None:
-    """Of the images, which are fetched here, once, where they are to be; None where the cells will say what is wrong."""
+    """Of the images, fetched here, once, where they are to be; None where the cells will say what is wrong."""
     try:
         return fingerprint(data)
     except UserError:

@@ -60,7 +60,7 @@ def settings(run: Run) -> dict[str, Any]:
 
 
 def without_paths(command: Sequence[str]) -> str:
-    """A command line as anybody would type it: folders and files of this machine by their last name, URLs not at all."""
+    """A command line as anybody would type it: folders and files of this machine by their last name, no URLs."""
     options = [word.partition("=") for word in command]
     return shlex.join(
         f"{word}={_no_path(value)}" if equals and word.startswith("--") else str(_no_path(word + equals + value))
