@@ -105,7 +105,8 @@ class Search:
         known = [trial for trial in trials if trial.state == self._complete]
         if len(trials) < self.trials or any(trial.state == self._running for trial in trials) or not known:
             return None
-        return self._drawn[min(known, key=lambda trial: (trial.value, trial.number)).number][1]
+        _, best = min((float(trial.value), int(trial.number)) for trial in known)
+        return self._drawn[best][1]
 
     def write(self) -> None:
         """Write down what is known."""
