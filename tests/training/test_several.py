@@ -109,11 +109,12 @@ def test_a_long_message_does_not_block_the_pipe(tmp_path: Path, monkeypatch: pyt
         def send(self, message: str) -> None:
             self.sent = message
 
-    def fails(config: TrainConfig, title: str) -> None:
-        raise error
+    for kind in (UserError, ValueError):
 
-    monkeypatch.setattr(several, "Trainer", fails)
-    for error in (UserError("x" * 100_000), ValueError("x" * 100_000)):  # noqa: B007 -- raised by `fails`
+        def fails(config: TrainConfig, title: str, kind: type[Exception] = kind) -> None:
+            raise kind("x" * 100_000)
+
+        monkeypatch.setattr(several, "Trainer", fails)
         channel: Any = Channel()
         with pytest.raises(SystemExit):
             several._train(TrainConfig(out=str(tmp_path / "out")), "one", 1, channel)

@@ -130,12 +130,11 @@ def _begin(plan: Plan) -> str | None:
     saved["jobs"] = max(saved["jobs"], plan.chosen.jobs)
     with replacing(plan.folder / FILE) as file:
         file.write(yaml.safe_dump(saved, sort_keys=False, allow_unicode=True).encode())
-    shared: str | None = saved["data"].get(_ALL)
-    return shared
+    return saved["data"].get(_ALL)
 
 
 def _fingerprint(data: DataConfig) -> str | None:
-    """Of the images, which are fetched here, once, if they are to be; None where the cells will say what is wrong."""
+    """Of the images, fetched here, once, where they are to be; None where the cells will say what is wrong."""
     try:
         return fingerprint(data)
     except UserError:

@@ -66,8 +66,9 @@ class Search:
                         f"--search.storage {self.storage} cannot be opened: {first}; expected sqlite:///FILE or "
                         "another URL of Optuna's"
                     ) from None
-                # Somebody else is making the tables, which fails in as many ways as there are tables.
-                time.sleep(_PAUSE)
+                time.sleep(
+                    _PAUSE
+                )  # somebody else is making the tables, which fails in as many ways as there are tables
         raise AssertionError
 
     def next(self) -> tuple[int, float] | None:
@@ -104,7 +105,7 @@ class Search:
         known = [trial for trial in trials if trial.state == self._complete]
         if len(trials) < self.trials or any(trial.state == self._running for trial in trials) or not known:
             return None
-        best: int = min(known, key=lambda trial: (trial.value, trial.number)).number
+        _, best = min((float(trial.value), int(trial.number)) for trial in known)
         return self._drawn[best][1]
 
     def write(self) -> None:

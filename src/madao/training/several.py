@@ -40,7 +40,7 @@ half a second, they take it for the same signal."""
 _LONGEST = 2000
 """Characters of a message: a pipe that nobody reads yet has room for 64 kB, and then blocks."""
 _STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGTERM}
-"""How a process ends that was told to: after its checkpoint, or, by the signal itself, before there was one."""
+"""How a process ends that was told to: after its checkpoint, or by the signal itself, before there was any."""
 _ALIKE = 2
 """How many cells fail with the same words, and none otherwise, before the rest is given up."""
 
