@@ -130,7 +130,8 @@ def _begin(plan: Plan) -> str | None:
     saved["jobs"] = max(saved["jobs"], plan.chosen.jobs)
     with replacing(plan.folder / FILE) as file:
         file.write(yaml.safe_dump(saved, sort_keys=False, allow_unicode=True).encode())
-    return saved["data"].get(_ALL)
+    shared: str | None = saved["data"].get(_ALL)
+    return shared
 
 
 def _fingerprint(data: DataConfig) -> str | None:
