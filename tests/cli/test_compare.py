@@ -187,6 +187,7 @@ def test_what_fails_everywhere_is_given_up(tmp_path: Path, capsys: pytest.Captur
     assert "6 cells are missing; standard 0, uniform 0: there is no folder" in printed.err
 
 
+@pytest.mark.slow
 def test_it_goes_on_after_ctrl_c_and_after_a_kill(tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = [*compare(out, "--methods", "standard", "--seeds", "2", "--jobs", "2"), "--epochs", "40"]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 import madao
@@ -158,6 +159,8 @@ if __name__ == "__main__":
     library, folder, *rest = sys.argv[1:]
     run = {"lightning": by_lightning, "transformers": by_transformers}[library]
     found = run(Path(folder), rest[0] if rest else None)
+    if dist.is_initialized():
+        dist.destroy_process_group()  # whose threads may else outlive the interpreter, which then aborts
     torch.save(
         {name: tensor.detach() for name, tensor in found.items()}, Path(folder) / f"{os.environ.get('RANK', 0)}.pt"
     )

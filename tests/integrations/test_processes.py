@@ -37,10 +37,14 @@ def test_two_processes_learn_what_one_does(tmp_path: Path, library: str) -> None
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
     assert far(alone, first) < 1e-12
     assert alone["selection_logits"].std() > 0.1  # it has learned something
-    if library == "lightning":
-        trained(tmp_path / "half", 2, library, "first")
-        (resumed,) = trained(tmp_path / "rest", 1, library, str(tmp_path / "half" / "last.ckpt"))
-        assert far(alone, resumed) < 1e-12
+
+
+@pytest.mark.slow
+def test_a_checkpoint_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
+    (alone,) = trained(tmp_path / "one", 1, "lightning")
+    trained(tmp_path / "half", 2, "lightning", "first")
+    (resumed,) = trained(tmp_path / "rest", 1, "lightning", str(tmp_path / "half" / "last.ckpt"))
+    assert far(alone, resumed) < 1e-12
 
 
 def test_images_that_are_kept_are_forgotten_by_all_processes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
