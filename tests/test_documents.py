@@ -208,6 +208,7 @@ def test_the_known_answers_are_run_once_and_judged(tmp_path: Path) -> None:
     assert 0 < after["summary"]["madao rotate"]["largest_selection"] < 1
 
 
+@pytest.mark.slow
 def test_the_hardness_benchmark_runs(tmp_path: Path) -> None:
     script = ROOT / "benchmarks" / "hardness.py"
     small = ["--epochs=1", "--copies=2", "--steps=4", "--planted=rotate", f"--figure={tmp_path / 'out.png'}"]
@@ -217,6 +218,7 @@ def test_the_hardness_benchmark_runs(tmp_path: Path) -> None:
     assert (tmp_path / "out.png").exists()
 
 
+@pytest.mark.slow
 def test_the_signal_benchmark_runs(tmp_path: Path) -> None:
     settings = ["--epochs=1", "--batch_size=64", "--augment.crop=none", "--tensorboard=false"]
     main(["train", *settings, "--augment.method=uniform", f"--out={tmp_path / 'run'}"])
@@ -245,6 +247,7 @@ def module(path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return loaded
 
 
+@pytest.mark.slow
 def test_the_methods_benchmark_trains_its_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     methods = module(ROOT / "benchmarks" / "methods.py", monkeypatch)
     monkeypatch.setitem(DATASETS, "cifar10", fake_cifar10)
