@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ from madao import ClassPolicy, PolicyOptimizer, PolicySpec
 from madao.hypergrad import Influence, Relaxed, SameExample
 from madao.training.config import AugmentConfig, OuterConfig, TrainConfig
 from madao.training.errors import UserError
-from madao.training.interrupt import Interrupted
 from madao.training.records import run_directory
 from madao.training.trainer import Trainer
 from tests.training.test_outer import VALIDATION, network
-from tests.training.test_trainer import assert_same_run, settings, splits
+from tests.training.test_trainer import assert_resumes, settings, splits
 
 GENERATOR = torch.Generator().manual_seed(0)
 # No image of the last of four classes.
@@ -120,22 +118,8 @@ def test_a_run_leaves_a_policy_for_each_class_behind(tmp_path: Path) -> None:
 
 
 def test_it_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data, outer = splits(), OuterConfig(every=2, warmup=0, batch_size=16)
-    Trainer(by_class(tmp_path / "whole", outer=outer), data).fit()
-    config = by_class(tmp_path / "parts", outer=outer)
-    trainer = Trainer(config, data)
-    step = trainer._train_step
-
-    def interrupted(images: Tensor, labels: Tensor) -> None:
-        step(images, labels)
-        if trainer.step + 1 == 5:
-            signal.raise_signal(signal.SIGTERM)
-
-    monkeypatch.setattr(trainer, "_train_step", interrupted)
-    with pytest.raises(Interrupted):
-        trainer.fit()
-    Trainer(dataclasses.replace(config, resume=True), data).fit()
-    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+    outer = OuterConfig(every=2, warmup=0, batch_size=16)
+    assert_resumes(monkeypatch, tmp_path, lambda out: by_class(out, outer=outer), splits())
 
 
 def test_the_selection_alone_may_learn(tmp_path: Path) -> None:

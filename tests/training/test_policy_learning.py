@@ -1,7 +1,6 @@
 """What the trainer lets the policy learn, and at which weights."""
 
 import dataclasses
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ from torch import Tensor
 
 from madao.policy import Policy
 from madao.training.config import OuterConfig
-from madao.training.interrupt import Interrupted
 from madao.training.outer import PolicyOptimizer
 from madao.training.trainer import Trainer
-from tests.training.test_trainer import assert_same_run, settings, splits
+from tests.training.test_trainer import assert_resumes, settings, splits
 
 
 def test_the_selection_alone_may_learn(tmp_path: Path) -> None:
@@ -51,22 +49,8 @@ def test_outer_steps_at_averaged_weights(tmp_path: Path) -> None:
 
 
 def test_the_average_goes_on_from_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data, outer = splits(), OuterConfig(every=2, warmup=0, batch_size=16, average=0.75)
-    Trainer(settings(tmp_path / "whole", outer=outer), data).fit()
-    config = settings(tmp_path / "parts", outer=outer)
-    trainer = Trainer(config, data)
-    step = trainer._train_step
-
-    def interrupted(images: Tensor, labels: Tensor) -> None:
-        step(images, labels)
-        if trainer.step + 1 == 5:
-            signal.raise_signal(signal.SIGTERM)
-
-    monkeypatch.setattr(trainer, "_train_step", interrupted)
-    with pytest.raises(Interrupted):
-        trainer.fit()
-    Trainer(dataclasses.replace(config, resume=True), data).fit()
-    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+    outer = OuterConfig(every=2, warmup=0, batch_size=16, average=0.75)
+    assert_resumes(monkeypatch, tmp_path, lambda out: settings(out, outer=outer), splits())
 
 
 def random_signs(out: Path, seed: int = 0, **augment: Any) -> PolicyOptimizer:

@@ -6,6 +6,7 @@ import json
 import math
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,26 @@ def assert_same_run(a: Path, b: Path) -> None:
     assert present[0] == present[1] >= {"metrics.csv"}
     for name in present[0]:
         assert (a / name).read_bytes() == (b / name).read_bytes(), name
+
+
+def assert_resumes(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, config: Callable[[Path], TrainConfig], data: Splits
+) -> None:
+    """A run that is told to stop at its fifth step ends, resumed, as one that was not."""
+    Trainer(config(folder / "whole"), data).fit()
+    trainer = Trainer(config(folder / "parts"), data)
+    step = trainer._train_step
+
+    def interrupted(images: Tensor, labels: Tensor) -> None:
+        step(images, labels)
+        if trainer.step + 1 == 5:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(trainer, "_train_step", interrupted)
+    with pytest.raises(Interrupted):
+        trainer.fit()
+    Trainer(dataclasses.replace(trainer.config, resume=True), data).fit()
+    assert_same_run(folder / "whole", folder / "parts")
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -11,6 +11,18 @@ from madao.data.files import Files
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm")
 VALIDATION = ("val", "valid", "validation")
+CLASSES = "classes.txt"
+
+
+def named_classes(root: Path) -> tuple[str, ...] | None:
+    """The names in `root/classes.txt`, one a line, for data whose labels are numbers; None without such a file."""
+    path = root / CLASSES
+    if not path.is_file():
+        return None
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return tuple(line.strip() for line in lines if line.strip())
+
+
 _LAYOUT = "expected <root>/<class>/<images>, or <root>/train/<class>/<images> and the same under val and test"
 
 

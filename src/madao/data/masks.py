@@ -11,12 +11,11 @@ from madao.data.dataset import Dataset, Source
 from madao.data.decoding import middle
 from madao.data.errors import DataError
 from madao.data.files import Files
-from madao.data.folder import SUFFIXES
+from madao.data.folder import SUFFIXES, VALIDATION, named_classes
 from madao.data.images import Pixels
 
 IGNORED = 255
 """The class of pixels that do not count."""
-_VALIDATION = ("val", "valid", "validation")
 _LAYOUT = "expected <root>/images and <root>/masks, or both under <root>/train, and where there are val and test"
 
 
@@ -31,7 +30,7 @@ def masks(source: Source) -> Dataset:
         raise DataError(f"there is no folder {root}; --data.root names the folder that holds images and masks")
     split = root / "train" if (root / "train").is_dir() else root
     train = _pixels(split, source)
-    validation = next((root / name for name in _VALIDATION if split != root and (root / name).is_dir()), None)
+    validation = next((root / name for name in VALIDATION if split != root and (root / name).is_dir()), None)
     others = {
         name: None if place is None or not place.is_dir() else _pixels(place, source)
         for name, place in (("validation", validation), ("test", root / "test" if split != root else None))
@@ -94,9 +93,9 @@ def _decode_mask(path: Path, image: Path, side: int) -> Tensor:
 
 
 def _classes(root: Path, train: Pixels) -> tuple[str, ...]:
-    names = root / "classes.txt"
-    if names.is_file():
-        return tuple(line.strip() for line in names.read_text(encoding="utf-8").splitlines() if line.strip())
+    names = named_classes(root)
+    if names is not None:
+        return names
     found = [value for value in train.targets.unique().tolist() if value != IGNORED]
     return tuple(map(str, range(max(found, default=-1) + 1)))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from madao.data.dataset import Dataset, Source
 from madao.data.errors import DataError
-from madao.data.folder import VALIDATION
+from madao.data.folder import CLASSES, VALIDATION, named_classes
 from madao.data.shardindex import index_shard
 from madao.data.shards import Shards
 
@@ -40,15 +40,11 @@ def webdataset(source: Source) -> Dataset:
         if not len(images):
             raise DataError(f"there is no sample in the {len(paths)} shards of {split} in {home}; {_LAYOUT}")
         found[split] = images
-    listed = home / "classes.txt"
-    count = int(found["train"].labels.max()) + 1
-    classes = tuple(map(str, range(count)))
-    if listed.is_file():
-        lines = listed.read_text(encoding="utf-8", errors="replace").splitlines()
-        classes = tuple(line.strip() for line in lines if line.strip())
+    listed = named_classes(home)
+    classes = tuple(map(str, range(int(found["train"].labels.max()) + 1))) if listed is None else listed
     if len(classes) < 2:
         raise DataError(f"{home} has one class, {classes[0] if classes else 'none'}, two or more are needed; {_LAYOUT}")
-    known = f"{listed} names {len(classes)}" if listed.is_file() else f"train has {len(classes)}"
+    known = f"train has {len(classes)}" if listed is None else f"{home / CLASSES} names {len(classes)}"
     for images in found.values():
         worst = int(images.labels.argmax())
         if images.labels[worst] >= len(classes):
