@@ -24,6 +24,14 @@ def run(config: TrainConfig, started: Event) -> None:
     fresh.fit()
 
 
+def written(path: Path) -> int | None:
+    """When the file was written; none while it is not there (between two renames the last checkpoint is not)."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
+
+
 def test_killed_at_twenty_random_moments_it_ends_bit_identically(tmp_path: Path) -> None:
     config = TrainConfig(
         data=DataConfig(planted="rotate"),
@@ -54,23 +62,23 @@ def test_killed_at_twenty_random_moments_it_ends_bit_identically(tmp_path: Path)
 
     killed = dataclasses.replace(config, out=str(tmp_path / "killed"), resume=True)
     moments, steps = random.Random(0), set()
-    last_written = tmp_path / "killed" / "checkpoints" / "last.pt"
+    last = tmp_path / "killed" / "checkpoints" / "last.pt"
     for number in range(KILLS):
-        before = last_written.stat().st_mtime_ns if last_written.exists() else None
+        before = written(last)
         process = start(killed)
         # Every other one has gone on for sure; the rest may be killed while they begin.
-        while number % 2 and (not last_written.exists() or last_written.stat().st_mtime_ns == before):
+        while number % 2 and written(last) in (None, before):
             time.sleep(0.01)
         process.join(moments.uniform(0, 0.6 * duration / KILLS))  # so that the last kill still finds it at work
         assert process.exitcode is None
         process.kill()
         process.join()
-        if (tmp_path / "killed" / "checkpoints" / "last.pt").exists():
+        if last.exists():
             steps.add(final_state(tmp_path / "killed")["step"])
     assert len(steps) >= 5, "the kills should fall all over the run"
-    last = start(killed)
-    last.join()
-    assert last.exitcode == 0
+    final = start(killed)
+    final.join()
+    assert final.exitcode == 0
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
     results = [(tmp_path / name / "result.json").read_text() for name in ("whole", "killed")]
     assert results[0].replace("whole", "killed") == results[1]
