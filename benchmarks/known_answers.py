@@ -25,13 +25,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from cells import complete
 
-from madao.cli.demo import demo_config, family_share, half_shares
-from madao.data.planted import BY_CLASS, PLANTED, SHIFTS
+from madao.cli.demo import demo_config, family_share, half_shares, methods
+from madao.data.planted import PLANTED, SHIFTS
 from madao.training.config import OuterConfig
 from madao.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
-METHODS = ("madao", "class", "uniform", "standard", "paper")
+METHODS = ("madao", "class", "image", "uniform", "standard", "paper")
 
 
 def train(method: str, planted: str, seed: int, epochs: int) -> dict[str, Any]:
@@ -44,6 +44,8 @@ def train(method: str, planted: str, seed: int, epochs: int) -> dict[str, Any]:
         if method == "paper":
             config = dataclasses.replace(config, outer=as_in_the_paper(config.outer))
         result = Trainer(config, title=f"{method} {planted} {seed}").fit()
+        conditional = method in ("class", "image") and method in methods(planted)
+        shares = half_shares(result, planted) if conditional else []
     found: dict[str, Any] = {"test_error": result.test_error, "validation_error": result.validation_error}
     if result.policy:
         found["selection"] = result.policy
@@ -51,8 +53,7 @@ def train(method: str, planted: str, seed: int, epochs: int) -> dict[str, Any]:
             found["share"], _, found["rank"] = family_share(result, planted)
     if result.classes:
         found["classes"] = result.classes
-    if result.classes and planted in BY_CLASS:
-        shares = half_shares(result, planted)
+    if shares:
         found["halves"] = {name: {"here": a, "there": b, "rank": rank} for name, a, b, rank in shares}
     return found
 

@@ -14,10 +14,10 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as TF
 
 from madao.data import DATASETS, DataError, Dataset, Pixels, Source
-from madao.data.planted import BY_CLASS, FAMILIES, HALVES, SHIFTS, plant
+from madao.data.planted import BY_CLASS, BY_TONE, FAMILIES, HALVES, SHIFTS, dark_on_light, plant
 from madao.ops import OPERATIONS
 
-PLANTED = [*(name for name in SHIFTS if name != "none"), *BY_CLASS]
+PLANTED = [*(name for name in SHIFTS if name != "none"), BY_CLASS, BY_TONE]
 
 
 @functools.cache
@@ -84,10 +84,17 @@ def test_images_are_scikit_learns_with_their_labels() -> None:
         assert abs(float(nearest.float().mean()) - 898) < 90  # from all over: they come ordered by writer
 
 
+def toned(light: Tensor, like: Tensor) -> Tensor:
+    """The digits, dark where those of `like` are, which is every second one."""
+    dark = dark_on_light(like)
+    assert 0.4 < dark.float().mean() < 0.6
+    return torch.where(dark.reshape(-1, 1, 1, 1), 255 - light, light)
+
+
 @pytest.mark.parametrize("planted", PLANTED)
 def test_training_digits_are_the_same_whatever_is_planted(planted: str) -> None:
     plain, moved = pixels(digits().train), pixels(digits(planted).train)
-    assert torch.equal(plain.images, moved.images)
+    assert torch.equal(toned(plain.images, moved.images) if planted == BY_TONE else plain.images, moved.images)
     assert torch.equal(plain.labels, moved.labels)
 
 
@@ -103,8 +110,13 @@ def test_the_others_are_moved_four_times_each(planted: str) -> None:
                 assert (copies[i] != copies[j]).flatten(1).any(1).float().mean() > most
     validation, test = splits(digits(planted))[1:]
     for part, seed in ((validation, 1), (test, 2)):
-        plain = splits(digits())[seed]
-        assert torch.equal(part.images, plant(plain.images.repeat(4, 1, 1, 1), part.labels, planted, seed))
+        plain = splits(digits())[seed].images
+        if planted == BY_TONE:
+            # By a corner, where no ink is: the darkest of the dark ones has a tenth of 255 there.
+            dark = part.images[:, 0, 0, 0].reshape(4, -1).amin(0) > 20
+            assert 0.4 < dark.float().mean() < 0.6
+            plain = torch.where(dark.reshape(-1, 1, 1, 1), 255 - plain, plain)
+        assert torch.equal(part.images, plant(plain.repeat(4, 1, 1, 1), part.labels, planted, seed))
 
 
 @pytest.mark.parametrize("strength", [-1.0, -0.4, 0.0, 0.5, 1.0])
@@ -210,22 +222,28 @@ def test_a_seed_gives_the_same_and_another_another(shift: str) -> None:
 
 
 def test_what_undoes_a_shift_is_an_operation() -> None:
-    assert FAMILIES.keys() == SHIFTS.keys() | BY_CLASS.keys()
+    assert FAMILIES.keys() == {*SHIFTS, BY_CLASS, BY_TONE}
     names = [name for shift in SHIFTS for name in FAMILIES[shift]]
     assert set(names) <= OPERATIONS.keys()
-    for shift in BY_CLASS:
+    for shift in (BY_CLASS, BY_TONE):
         assert set(FAMILIES[shift]) <= OPERATIONS.keys()
         assert len(FAMILIES[shift]) == len(HALVES)
     assert len(names) == len(set(names))
     assert [name for name, family in FAMILIES.items() if not family] == ["none"]
 
 
-@pytest.mark.parametrize("shift", BY_CLASS)
+@pytest.mark.parametrize("shift", [BY_CLASS, BY_TONE])
 def test_each_half_of_the_digits_moves_in_its_own_way(shift: str) -> None:
     source = pixels(digits().validation)
     images, labels = source.images, source.labels
+    if shift == BY_TONE:
+        images = torch.where(torch.rand(len(images), 1, 1, 1) < 0.5, images, 255 - images)
     moved = plant(images, labels, shift, 3)
     of_half = [torch.isin(labels, torch.tensor([int(digit) for digit in half])) for half in HALVES]
+    if shift == BY_TONE:
+        dark = dark_on_light(images)
+        assert torch.equal(dark, images[:, 0, 0, 0] > 127)  # by a corner, where no ink is
+        of_half = [~dark, dark]
     assert 0.4 < of_half[0].float().mean() < 0.6
     rotated = plant(images, labels, "rotate", 3)
     assert torch.equal(moved[of_half[0]], rotated[of_half[0]])
@@ -249,7 +267,7 @@ def test_an_unknown_shift_is_refused() -> None:
     with pytest.raises(DataError) as caught:
         digits("rotation")
     expected = (
-        "--data.planted must be one of rotate, translate, shear, brightness, invert, none, rotate-or-brightness, got "
-        "'rotation'"
+        "--data.planted must be one of rotate, translate, shear, brightness, invert, none, rotate-or-brightness, "
+        "by-tone, got 'rotation'"
     )
     assert str(caught.value) == expected

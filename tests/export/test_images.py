@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from madao.export.albumentations import PolicyTransform as ForAlbumentations
-from madao.export.image import ImagePolicy, Step, from_pil, to_pil
+from madao.export.image import ImageAugmenter, Step, from_pil, to_pil
 from madao.export.kornia import PolicyTransform as ForKornia
 from madao.export.timm import PolicyTransform as ForTimm
 from madao.export.torchvision import PolicyTransform as ForTorchvision
@@ -118,7 +118,7 @@ def test_whole_draws_of_several_stages(photographs: list[Tensor]) -> None:
 def test_what_is_remembered_between_images_does_not_mix_them_up(photographs: list[Tensor]) -> None:
     """Sizes, magnitudes and signs in turn, more of them than are kept; and images too large to be kept for."""
     spec = single("Rotate", 0.5)
-    policy = ImagePolicy(spec)
+    policy = ImageAugmenter(spec)
     for number in range(150):
         image = photographs[0][:, : 20 + number % 9, : 30 + number % 7]
         steps = steps_for((number % 50) / 50)[number % 2]

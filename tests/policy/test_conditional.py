@@ -56,7 +56,7 @@ def test_without_deviations_it_is_the_policy_for_all_draw_for_draw(relaxed: bool
             parameter.add_(torch.randn(parameter.shape, generator=generator))
             policy.get_parameter(name).copy_(parameter)
     expected = plain.sample(IMAGES, seeded(), relaxed)
-    found = policy.sample(IMAGES, seeded(), relaxed, labels=LABELS)
+    found = policy.sample(IMAGES, seeded(), relaxed, condition=LABELS)
     for field in ("choice", "applied", "sign"):
         assert torch.equal(getattr(found, field), getattr(expected, field))
     # Of as many numbers as there are classes, sigmoid and softmax round the last bit in another way.
@@ -70,7 +70,7 @@ def test_without_deviations_it_is_the_policy_for_all_draw_for_draw(relaxed: bool
 def test_a_class_draws_by_its_own_logits() -> None:
     """As the policy for all that has them, draw for draw: values, derivatives and log-probabilities."""
     policy = scattered()
-    draw = policy.sample(IMAGES, seeded(), relaxed=True, labels=LABELS)
+    draw = policy.sample(IMAGES, seeded(), relaxed=True, condition=LABELS)
     for number in range(3):
         mine = number == LABELS
         alone = one_class(policy, number)
@@ -102,7 +102,7 @@ def test_frequencies_are_those_of_the_class(frozen: bool) -> None:
     labels = torch.arange(3).repeat_interleave(count)
     images = torch.empty(1, 1, 1, 1).expand(len(labels), 1, 4, 4)
     player = FrozenPolicy(spec) if frozen else policy
-    draw = player.sample(images, seeded(3), labels=labels)
+    draw = player.sample(images, seeded(3), condition=labels)
     selection, application, magnitude = spec.tables(torch.float64)
     for number, stage in itertools.product(range(3), range(2)):
         mine = draw[labels == number]
@@ -187,7 +187,7 @@ def test_the_score_function_has_the_gradient_of_the_enumerated_expectation() -> 
 def test_the_shared_gradient_is_the_sum_of_the_classes(estimator: Estimator) -> None:
     policy = scattered().double()
     images, theta = IMAGES.double(), torch.randn(192, generator=seeded(), dtype=torch.float64)
-    draw = policy.sample(images, seeded(), relaxed=True, labels=LABELS)
+    draw = policy.sample(images, seeded(), relaxed=True, condition=LABELS)
     problem = Problem(
         theta,
         tuple(policy.parameters()),
@@ -259,7 +259,7 @@ def test_files_with_classes_that_cannot_be(tmp_path: Path) -> None:
         ('"version": 2', '"version": 1', "the file: unknown field 'classes'"),
         ('"classes"', '"klasses"', "the field 'classes' is missing"),
         ('    "1": [', '    "0": [', "0: is there twice in one object"),
-        ('"version": 2', '"version": 3', "reads up to 2"),
+        ('"version": 2', '"version": 4', "reads up to 3"),
     ):
         assert old in text
         with pytest.raises(PolicyFileError, match=message):
@@ -304,7 +304,7 @@ def test_labels_that_will_not_do() -> None:
 
 def test_to_a_policy_for_all_labels_make_no_difference() -> None:
     for policy in (Policy(), load_policy("uniform"), load_policy("trivialaugment"), load_policy("autoaugment-svhn")):
-        found = [policy.sample(IMAGES, seeded(), labels=labels) for labels in (None, LABELS, torch.rand(60, 3))]
+        found = [policy.sample(IMAGES, seeded(), condition=labels) for labels in (None, LABELS, torch.rand(60, 3))]
         assert all(torch.equal(draw.choice, found[0].choice) for draw in found)
         assert torch.equal(policy.manual_seed(3)(IMAGES, LABELS), policy.manual_seed(3)(IMAGES))
 

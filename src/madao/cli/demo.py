@@ -8,7 +8,10 @@ from rich.console import Console
 from rich.table import Table
 
 from madao.cli.parser import call
-from madao.data.planted import BY_CLASS, FAMILIES, HALVES
+from madao.data.dataset import Source
+from madao.data.digits import digits
+from madao.data.planted import BY_CLASS, BY_TONE, FAMILIES, HALVES, dark_on_light
+from madao.policy import FrozenPolicy, load_policy
 from madao.training.config import AugmentConfig, DataConfig, OptimizerConfig, OuterConfig, Planted, TrainConfig
 from madao.training.interrupt import Interrupted
 from madao.training.result import Result
@@ -32,7 +35,8 @@ def demo(planted: Planted = "rotate", seed: int = 0, epochs: int = 72, out: str 
     Args:
         planted: How validation and test digits moved. none is the control where there is nothing to find. With
             rotate-or-brightness 0 to 4 are rotated and 5 to 9 brighter or darker, and there is a fourth training, with
-            a policy for each class (class).
+            a policy for each class (class). With by-tone half of all digits are dark on light; light ones are rotated
+            and dark ones brighter or darker, and the fourth training has a policy that looks at images (image).
         seed: Weights, draws and the order of images.
         epochs: Passes over the 899 training digits.
         out: Where the run directories go. By default runs/demo-PLANTED-SEED.
@@ -50,16 +54,16 @@ def demo(planted: Planted = "rotate", seed: int = 0, epochs: int = 72, out: str 
 
 
 def methods(planted: str) -> tuple[str, ...]:
-    """Where classes move in different ways, there is a policy for each of them too."""
-    return (*METHODS, "class") if planted in BY_CLASS else METHODS
+    """Where classes or images move in different ways, there is a policy for each of them too."""
+    return (*METHODS, *{BY_CLASS: ("class",), BY_TONE: ("image",)}.get(planted, ()))
 
 
 def demo_config(method: str, planted: Planted, seed: int, epochs: int, folder: Path) -> TrainConfig:
-    """The settings of one of the demo's trainings; the policy's belong to `madao` and `class` alone."""
+    """The settings of one of the demo's trainings; the policy's belong to `madao`, `class` and `image` alone."""
     # Ink on black needs no centring.
     augment = AugmentConfig(
-        method="madao" if method == "class" else method,
-        condition="class" if method == "class" else "none",
+        method="madao" if method in ("class", "image") else method,
+        condition="class" if method == "class" else "image" if method == "image" else "none",
         crop="none",
         normalise=False,
     )
@@ -111,19 +115,32 @@ def _table(results: dict[str, Result], planted: Planted) -> Table:
 
 
 def half_shares(result: Result, planted: str) -> list[tuple[str, float, float, int]]:
-    """Of each half of the classes: the operation planted there, how often it and the other half draw it, its rank.
+    """Of each half of classes or images: the operation planted there, how often it and the other half draw it, rank.
 
-    The shares are means over the classes of a half; the rank is among the operations of its own half.
+    The shares are means over the classes or training images of a half; the rank is among operations of its own half.
     """
     found = []
-    means = [
-        {name: sum(result.classes[digit][name] for digit in half) / len(half) for name in result.policy}
-        for half in HALVES
-    ]
+    means = _means_of_tones(result) if planted == BY_TONE else _means_of_classes(result)
     for here, name in enumerate(FAMILIES[planted]):
         mine, others = means[here], means[1 - here]
         found.append((name, mine[name], others[name], 1 + sum(value > mine[name] for value in mine.values())))
     return found
+
+
+def _means_of_classes(result: Result) -> list[dict[str, float]]:
+    return [
+        {name: sum(result.classes[digit][name] for digit in half) / len(half) for name in result.policy}
+        for half in HALVES
+    ]
+
+
+def _means_of_tones(result: Result) -> list[dict[str, float]]:
+    train = digits(Source(Path(), planted=BY_TONE)).train
+    images, _ = train.load(list(range(len(train))))
+    policy, dark = load_policy(result.out), dark_on_light(images)
+    assert isinstance(policy, FrozenPolicy)
+    shares = policy.law_of(images)[0].mean(0)
+    return [dict(zip(result.policy, shares[half].mean(0).tolist(), strict=True)) for half in (~dark, dark)]
 
 
 def family_share(result: Result, planted: str) -> tuple[float, float, int]:
@@ -139,13 +156,16 @@ def family_share(result: Result, planted: str) -> tuple[float, float, int]:
 
 
 def _verdict(results: dict[str, Result], planted: Planted) -> str:
-    if planted in BY_CLASS:
+    if planted in (BY_CLASS, BY_TONE):
+        method = methods(planted)[-1]
+        classes = [f"{half[0]} to {half[-1]}" for half in HALVES]
+        halves = ["light digits", "dark ones"] if planted == BY_TONE else classes
         parts = [
-            f"{name} in {100 * here:.0f} % of draws for {half[0]} to {half[-1]}, where it was planted, and in "
-            f"{100 * there:.0f} % for the others"
-            for half, (name, here, there, _) in zip(HALVES, half_shares(results["class"], planted), strict=True)
+            f"{name} in {100 * here:.0f} % of draws for {half}, where it was planted, and in {100 * there:.0f} % for "
+            "the others"
+            for half, (name, here, there, _) in zip(halves, half_shares(results[method], planted), strict=True)
         ]
-        return f"the policy for each class chooses {'; '.join(parts)}"
+        return f"the policy for each {method} chooses {'; '.join(parts)}"
     share, times, rank = family_share(results["madao"], planted)
     family = " and ".join(FAMILIES[planted])
     place = {1: "the most", 2: "the second most"}.get(rank, f"place {rank}")

@@ -31,8 +31,8 @@ def export(
         to: The library. python is one file that needs Pillow alone, json the policy itself.
         out: The file to write. By default policy_torchvision.py and so on, here.
         overwrite: Replace the file if it is there.
-        label: Of a policy with classes, the one whose part is written, by its name; shared for what they share. By
-            default the whole policy, whose transform takes labels: torchvision, python and json.
+        label: Of a policy with classes, the one whose part is written, by its name; shared for what classes or images
+            share. By default the whole policy, whose transform takes labels: torchvision, python and json.
     """
     target = TARGETS[to]
     spec = of_label(_read(run), label)
@@ -63,7 +63,8 @@ def of_label(spec: PolicySpec, label: str | None) -> PolicySpec:
     if label is None:
         return spec
     try:
-        return spec.of_class(None if label == "shared" and spec.classes and label not in spec.classes else label)
+        several = spec.classes or spec.network is not None
+        return spec.of_class(None if label == "shared" and several and label not in spec.classes else label)
     except ValueError as error:
         raise UserError(f"--label: {error}") from None
 

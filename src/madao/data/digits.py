@@ -7,7 +7,7 @@ from torch import Tensor
 from madao.data.dataset import Dataset, Source
 from madao.data.errors import DataError
 from madao.data.images import Pixels
-from madao.data.planted import PLANTED, plant
+from madao.data.planted import BY_TONE, PLANTED, plant
 
 _SIDE = 16
 _COPIES = 4
@@ -29,6 +29,8 @@ def digits(source: Source) -> Dataset:
     values = torch.from_numpy(bundled.images)[:, None].to(torch.float32) / 16
     scaled = F.interpolate(values, size=_SIDE, mode="bicubic", align_corners=False).clamp(0, 1)
     images = (scaled * 255).round().to(torch.uint8)
+    if source.planted == BY_TONE:
+        images[1::2] = 255 - images[1::2]
     # The split belongs to the data, so that runs with different seeds are measured by the same digits.
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     train, validation, test = order.split([899, 449, 449])

@@ -63,16 +63,21 @@ SHIFTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 """By name: rotation to ±30°, translation to ±25 % of each side, shear to ±0.5, brightness by a factor of 0.2 to
 1.8, every second image inverted."""
 
-BY_CLASS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
-    "rotate-or-brightness": (SHIFTS["rotate"], _strong_brightness),
-}
-"""By name: the shift of digits 0 to 4, and that of digits 5 to 9: rotation to ±30°, and brightness by a factor of 0.1
-to 0.4 or 1.6 to 1.9. Weaker ones are soon learned from any policy, and rotation is all that is left to gain."""
+_TWO = SHIFTS["rotate"], _strong_brightness
+"""Rotation to ±30°, and brightness by a factor of 0.1 to 0.4 or 1.6 to 1.9. Weaker ones are soon learned from any
+policy, and rotation is all that is left to gain."""
+
+BY_CLASS = "rotate-or-brightness"
+"""The first shift is that of digits 0 to 4, the second that of digits 5 to 9."""
 
 HALVES = ("0", "1", "2", "3", "4"), ("5", "6", "7", "8", "9")
 """The classes of each of them."""
 
-PLANTED = (*SHIFTS, *BY_CLASS)
+BY_TONE = "by-tone"
+"""Every second digit, of training too, is dark on light. The first shift is that of light digits, the second that of
+dark ones, whichever digit it is."""
+
+PLANTED = (*SHIFTS, BY_CLASS, BY_TONE)
 """Every name."""
 
 FAMILIES: dict[str, tuple[str, ...]] = {
@@ -81,10 +86,16 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "shear": ("ShearX", "ShearY"),
     "brightness": ("Brightness",),
     "invert": ("Invert",),
-    "rotate-or-brightness": ("Rotate", "Brightness"),
+    BY_CLASS: ("Rotate", "Brightness"),
+    BY_TONE: ("Rotate", "Brightness"),
     "none": (),
 }
 """The operations that undo each shift: what a policy should find."""
+
+
+def dark_on_light(images: Tensor) -> Tensor:
+    """Which images, uint8 `[N, C, H, W]`, are dark on light, `[N]`: light as a whole."""
+    return images.float().mean((1, 2, 3)) > 127.5
 
 
 def plant(images: Tensor, labels: Tensor, shift: str, seed: int) -> Tensor:
@@ -97,10 +108,10 @@ def plant(images: Tensor, labels: Tensor, shift: str, seed: int) -> Tensor:
         seed: Which strengths.
     """
     strength = _strengths(len(images), seed)
-    shifts = BY_CLASS[shift] if shift in BY_CLASS else (SHIFTS[shift],)
+    shifts = (SHIFTS[shift],) if shift in SHIFTS else _TWO
     moved = [function(images / 255, strength) for function in shifts]
-    later = (labels >= len(HALVES[0])).reshape(-1, 1, 1, 1)
-    return (torch.where(later, moved[-1], moved[0]) * 255).round().to(torch.uint8)
+    second = dark_on_light(images) if shift == BY_TONE else labels >= len(HALVES[0])
+    return (torch.where(second.reshape(-1, 1, 1, 1), moved[-1], moved[0]) * 255).round().to(torch.uint8)
 
 
 def plant_masks(masks: Tensor, shift: str, seed: int, outside: int = 255) -> Tensor:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from madao.export.image import ImagePolicy, Step, Steps, without_classes
+from madao.export.image import ImageAugmenter, Step, Steps, without_classes
 
 Array = npt.NDArray[Any]
 
@@ -35,21 +35,27 @@ class PolicyTransform(albumentations.DualTransform):  # type: ignore[misc]
         super().__init__(p=p)
         spec = without_classes(policy, "albumentations")
         self.policy = spec.dumps()  # the text, so that to_dict gives something to write to a file
-        self.engine = ImagePolicy(spec)
+        self.engine = ImageAugmenter(spec)
 
-    def sample(self) -> Steps:
-        """A draw for one image, one step a stage."""
-        return self.engine.steps([self.py_random.random() for _ in range(self.engine.uniforms)])
+    def sample(self, image: Array | None = None) -> Steps:
+        """A draw for one image, one step a stage; by what the image shows where the policy looks at it."""
+        uniforms = [self.py_random.random() for _ in range(self.engine.uniforms)]
+        return self.engine.steps(uniforms, image=None if image is None else _planes(image))
 
     def get_params(self) -> dict[str, Any]:
         """The draw, as plain numbers: `{"steps": [[operation, applied, magnitude, sign], …]}`."""
-        return {"steps": [list(step) for step in self.sample()]}
+        return {} if self.engine.frozen.looks else {"steps": [list(step) for step in self.sample()]}
+
+    def get_params_dependent_on_data(self, params: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+        """The same for a policy that looks at images, which are there only now; of several the first counts."""
+        if not self.engine.frozen.looks:
+            return {}
+        image = data["image"] if "image" in data else data["images"][0]
+        return {"steps": [list(step) for step in self.sample(image)]}
 
     def apply(self, img: Array, *_: Any, steps: list[list[Any]], **params: Any) -> Array:
         """Augment an image."""
-        planes = torch.from_numpy(np.ascontiguousarray(img))
-        image = planes[None] if img.ndim == 2 else planes.permute(2, 0, 1).contiguous()
-        result = self.engine.apply(image, _steps(steps))
+        result = self.engine.apply(_planes(img), _steps(steps))
         array: Array = (result[0] if img.ndim == 2 else result.permute(1, 2, 0).contiguous()).numpy()
         return array
 
@@ -107,6 +113,12 @@ class PolicyTransform(albumentations.DualTransform):  # type: ignore[misc]
     def _moves(self, steps: list[list[Any]]) -> bool:
         self.engine.check_moves()
         return self.engine.moves(_steps(steps))
+
+
+def _planes(img: Array) -> Tensor:
+    """`[C, H, W]` from `[H, W, C]` or `[H, W]`."""
+    planes = torch.from_numpy(np.require(img, requirements=["C", "W"]))
+    return planes[None] if img.ndim == 2 else planes.permute(2, 0, 1).contiguous()
 
 
 def _steps(plain: list[list[Any]]) -> Steps:

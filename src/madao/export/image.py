@@ -26,6 +26,7 @@ from madao.policy import Draw, FrozenPolicy, PolicySpec
 _REMEMBERED_GRIDS = 64
 _REMEMBERED_PIXELS = 256 * 256
 """How many sampling grids are kept, and for images of up to how many pixels: half a megabyte each at most."""
+_REMEMBERED_VALUES = 4096
 
 _FEW_PIXELS = 64 * 64
 
@@ -66,8 +67,14 @@ def as_spec(policy: Any) -> PolicySpec:
 
 
 def without_classes(policy: Any, library: str) -> PolicySpec:
-    """`as_spec` for a library whose transforms see no label."""
+    """`as_spec` for a library whose transforms see no label; they see the image, unless the library is kornia."""
     spec = as_spec(policy)
+    if spec.network is not None and library == "kornia":
+        raise ValueError(
+            "this policy depends on what an image shows, and kornia draws before it sees the images; export to "
+            "torchvision, albumentations, timm, python or json, or what images share: madao export --label shared, "
+            "spec.of_class(None)"
+        )
     if spec.classes:
         raise ValueError(
             f"this policy has a part for each of {len(spec.classes)} classes, and {library}'s transforms see no label; "
@@ -87,7 +94,7 @@ def drawn(spec: PolicySpec) -> tuple[Operation, ...]:
     )
 
 
-class ImagePolicy:
+class ImageAugmenter:
     """Draws for one image, and applies a draw to the image and to what belongs to it.
 
     Args:
@@ -113,26 +120,45 @@ class ImagePolicy:
         """How many random numbers one image takes."""
         return 3 * len(self.spec.stages)
 
-    def steps(self, uniforms: Sequence[float], label: int | None = None) -> Steps:
+    def steps(self, uniforms: Sequence[float], label: int | None = None, image: Tensor | None = None) -> Steps:
         """A draw for one image from numbers that are uniform in [0, 1): three a stage.
 
         Args:
             uniforms: The numbers.
             label: The image's class, where the policy has classes.
+            image: `[..., C, H, W]`, where the policy looks at it; of several the first counts.
         """
-        which = self._row(label)
-        application, magnitude = self._application[which], self._magnitude[which]
+        if self.frozen.looks:
+            ends, application, magnitude = self._law(image)
+        else:
+            which = self._row(label)
+            ends, application, magnitude = self._cumulative[which], self._application[which], self._magnitude[which]
         found = []
-        for stage, cumulative in enumerate(self._cumulative[which]):
+        for stage, cumulative in enumerate(ends):
             first, second, third = uniforms[3 * stage : 3 * stage + 3]
             operation = bisect_right(cumulative, first)
             applied = second < application[stage][operation]
             found.append(Step(operation, applied, magnitude[stage][operation], 1.0 if third < 0.5 else -1.0))
         return tuple(found)
 
-    def sample(self, label: int | None = None) -> Steps:
-        """A draw for one image, of a class where the policy has classes, from torch's global generator."""
-        return self.steps(torch.rand(self.uniforms, dtype=torch.float64, device="cpu").tolist(), label)
+    def sample(self, label: int | None = None, image: Tensor | Image.Image | None = None) -> Steps:
+        """A draw for one image from torch's global generator; `label` and `image` as of `steps`, where they count."""
+        uniforms = torch.rand(self.uniforms, dtype=torch.float64, device="cpu").tolist()
+        if isinstance(image, Image.Image):
+            image = from_pil(image) if self.frozen.looks else None
+        return self.steps(uniforms, label, image)
+
+    def _law(self, image: Tensor | None) -> tuple[list[list[float]], list[list[float]], list[list[float]]]:
+        """Of each stage, by what the image shows: the upper ends of the operations' shares, p and μ."""
+        if image is None:
+            raise ValueError(
+                "this policy depends on what an image shows: sample(image=image); or use what images share, "
+                "PolicyTransform(spec.of_class(None))"
+            )
+        batch = image.reshape(-1, *image.shape[-3:])[:1]
+        check_images(batch)
+        selection, application, magnitude = (table[:, 0].tolist() for table in self.frozen.law_of(batch.cpu()))
+        return [_cumulative(row) for row in selection], application, magnitude
 
     def _row(self, label: int | None) -> int:
         """Where the law of a class is found; labels make no difference where there are no classes."""
@@ -259,6 +285,8 @@ class ImagePolicy:
         key = (step.operation, step.magnitude, step.sign)
         value = self._values.get(key)
         if value is None:
+            if len(self._values) >= _REMEMBERED_VALUES:  # where every image has magnitudes of its own
+                self._values.clear()
             with torch.inference_mode(False):
                 value = self._values[key] = strength(operation, step)
         return value

@@ -6,7 +6,7 @@ import torch
 from kornia.augmentation import GeometricAugmentationBase2D
 from torch import Tensor
 
-from madao.export.image import ImagePolicy, without_classes
+from madao.export.image import ImageAugmenter, without_classes
 from madao.ops import along
 from madao.policy import Draw
 
@@ -29,7 +29,7 @@ class PolicyTransform(GeometricAugmentationBase2D):
 
     def __init__(self, policy: Any, p: float = 1.0, same_on_batch: bool = False, keepdim: bool = False) -> None:
         super().__init__(p=p, same_on_batch=same_on_batch, keepdim=keepdim)
-        self.policy: ImagePolicy = ImagePolicy(without_classes(policy, "kornia"))
+        self.policy: ImageAugmenter = ImageAugmenter(without_classes(policy, "kornia"))
 
     def generate_parameters(self, batch_shape: tuple[int, ...]) -> dict[str, Tensor]:
         """The draw: `choice`, `applied`, `magnitude` and `sign`, each `[B, stages]`."""

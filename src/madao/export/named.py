@@ -37,7 +37,7 @@ def export(spec: PolicySpec, to: str, module: str | None = None) -> str:
     """
     if to not in TARGETS:
         raise ValueError(f"unknown target {nearest(to, TARGETS)}")
-    if spec.classes and not TARGETS[to].labels:
+    if (spec.classes and not TARGETS[to].labels) or (spec.network is not None and to == "kornia"):
         from madao.export.image import without_classes
 
         without_classes(spec, to)

@@ -2,17 +2,20 @@
 
 import inspect
 import json
-from collections.abc import Callable
-from textwrap import indent
+import math
+from collections.abc import Callable, Sequence
+from textwrap import fill, indent
 from typing import Any
 
 import torch
 
-from madao.export import pillow
-from madao.export.image import ImagePolicy, Step, strength
+from madao.export import looking, pillow
+from madao.export.image import ImageAugmenter, Step, strength
 from madao.ops import Operation
 from madao.ops.table import built_in
 from madao.policy import PolicySpec
+from madao.policy.features import NAMES
+from madao.policy.network import Network, Outputs
 
 _HEAD = '''"""A data augmentation policy found by madao. This file needs Pillow and nothing else.
 
@@ -46,7 +49,7 @@ class PolicyTransform:
     def __init__(self, generator: random.Random | None = None) -> None:
         self.generator = generator
 
-    def draw(self{parameter}) -> list[tuple]:
+    def draw(self{by}) -> list[tuple]:
         """For each stage the operation, whether it is applied, and its strength in its own unit."""
         source = self.generator or random
         steps = []
@@ -89,7 +92,7 @@ def source(spec: PolicySpec, module: str = "policy_python") -> str:
         spec: The policy.
         module: What the file will be imported as, for the example in it.
     """
-    policy = ImagePolicy(spec)
+    policy = ImageAugmenter(spec)
     for operation in policy.drawn:
         if not built_in(operation):
             raise ValueError(
@@ -99,13 +102,17 @@ def source(spec: PolicySpec, module: str = "policy_python") -> str:
     names = [operation.name for operation in policy.drawn]
     moving = [pillow.GEOMETRIC[name].__name__ for name in names if name in pillow.GEOMETRIC]
     functions: list[Callable[..., Any]] = [pillow.FUNCTIONS[name] for name in names]
-    text = "\n\n".join(inspect.getsource(part) for part in ([pillow.affine] if moving else []) + functions)
+    shared: list[Callable[..., Any]] = [pillow.affine] if moving else []
+    if spec.network is not None:
+        shared += [looking.features, looking.law]
+    text = "\n\n".join(inspect.getsource(part) for part in shared + functions)
     levels = torch.tensor(spec.fill, dtype=torch.float32).mul(255).to(torch.uint8).reshape(-1).tolist()
     tuples = f"({', '.join(map(str, levels))}{',' if len(levels) == 1 else ''})"
-    words = _BY_CLASS if spec.classes else _FOR_ALL
+    words = _BY_CLASS if spec.classes else _FOR_ALL if spec.network is None else _BY_IMAGE
     head = _HEAD.format(module=module, imports=_imports(text), fill=tuples, label=words["{label}"])
     trailing = "," if len(moving) == 1 else ""
-    tables = f"{_tables(spec)}MOVING = ({', '.join(moving)}{trailing})\n"
+    law = _tables(spec) if spec.network is None else _looking_tables(spec, spec.network)
+    tables = f"{law}MOVING = ({', '.join(moving)}{trailing})\n"
     transform = _CLASS
     for place, word in words.items():
         transform = transform.replace(place, word)
@@ -114,6 +121,7 @@ def source(spec: PolicySpec, module: str = "policy_python") -> str:
 
 _FOR_ALL = {
     "{label}": ")",
+    "{by}": "",
     "{parameter}": "",
     "{argument}": "",
     "{stages}": "STAGES",
@@ -122,11 +130,18 @@ _FOR_ALL = {
 }
 _BY_CLASS = {
     "{label}": ", label)  # the place of its class in CLASSES",
+    "{by}": ", label: int",
     "{parameter}": ", label: int",
     "{argument}": "label",
     "{stages}": "STAGES[CLASSES[label]]",
     "{of}": " of the class CLASSES[label]",
     "{about}": "classes={len(CLASSES)}",
+}
+_BY_IMAGE = {
+    **_FOR_ALL,
+    "{by}": ", image: Picture",
+    "{argument}": "image",
+    "{stages}": "law(image, FEATURES, UNITS, STAGES)",
 }
 
 
@@ -142,12 +157,59 @@ def _tables(spec: PolicySpec) -> str:
     return f"CLASSES = [\n{listed}]\nSTAGES = {{\n{what}{''.join(parts)}}}\n"
 
 
+def _looking_tables(spec: PolicySpec, network: Network) -> str:
+    """What `looking.law` wants."""
+    seen = "".join(
+        f"    ({centre!r}, {scale!r}),  # {name}\n"
+        for name, centre, scale in zip(NAMES, network.centre, network.scale, strict=True)
+    )
+    units = "".join(
+        f"    (\n        {bias!r}, {offset!r},\n{_list(row, 8)},\n    ),\n"
+        for bias, offset, row in zip(network.bias, network.offset, network.weights, strict=True)
+    )
+    stages = [
+        "    [\n"
+        + "".join(
+            _looking_row(operation, position, spec, number, outputs[position])
+            for position, operation in enumerate(spec.operations)
+            if spec.stages[number][position].selection > 0
+        )
+        + "    ],\n"
+        for number, outputs in enumerate(network.stages)
+    ]
+    return (
+        f"# fmt: off\nFEATURES = [\n    # what each is on average, and how far it spreads\n{seen}]\n"
+        f"UNITS = [\n    # bias, what it is on average, and a weight for each feature\n{units}]\n"
+        "STAGES = [\n    # operation, logits of selection, application and magnitude, its strength at no magnitude\n"
+        "    # and at full one way and the other, and what each unit adds to each of the logits\n"
+        f"{''.join(stages)}]\n# fmt: on\n"
+    )
+
+
+def _looking_row(operation: Operation, position: int, spec: PolicySpec, number: int, outputs: Outputs) -> str:
+    entry, mu = spec.stages[number][position], spec.tensors(torch.float64)[2][number, position].item()
+    more = torch.tensor([entry.application, mu], dtype=torch.float64).logit()
+    logits = math.log(entry.selection), *more.clamp(-100, 100).tolist()  # 100 is for sure
+    ways = [strength(operation, Step(position, True, *way)).item() for way in ((0.0, 1.0), (1.0, 1.0), (1.0, -1.0))]
+    none = (0.0,) * len(outputs.selection)
+    added = "".join(f"{_list(values or none, 16)},\n" for values in outputs)
+    name = pillow.FUNCTIONS[operation.name].__name__
+    first = f"{name}, ({', '.join(f'{logit:.9g}' for logit in logits)}), {', '.join(f'{way:.9g}' for way in ways)}"
+    return f"        (\n            {first},\n            (\n{added}            ),\n        ),\n"
+
+
+def _list(values: Sequence[float], indent: int) -> str:
+    """In lines of up to 120 characters."""
+    place = " " * indent
+    return fill(f"[{', '.join(map(repr, values))}]", 118, initial_indent=place, subsequent_indent=f"{place} ")
+
+
 def _stages(spec: PolicySpec) -> str:
     return "".join(_stage(spec, number) for number in range(len(spec.stages)))
 
 
 def _imports(text: str) -> str:
-    used = [name for name in ("ImageChops", "ImageEnhance", "ImageOps") if f"{name}." in text]
+    used = [name for name in ("ImageChops", "ImageEnhance", "ImageOps", "ImageStat") if f"{name}." in text]
     standard = "import math\nimport random" if "math." in text else "import random"
     return f"{standard}\n\nfrom PIL import {', '.join(['Image', *used])}"
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import PIL.Image
 
-from madao.export.image import ImagePolicy, Steps, without_classes
+from madao.export.image import ImageAugmenter, Steps, without_classes
 
 _GEOMETRIC = (
     "RandomResizedCropAndInterpolation",
@@ -36,15 +36,15 @@ class PolicyTransform:
     """
 
     def __init__(self, policy: Any) -> None:
-        self.policy = ImagePolicy(without_classes(policy, "timm"))
+        self.policy = ImageAugmenter(without_classes(policy, "timm"))
 
-    def sample(self) -> Steps:
-        """A draw for one image, one step a stage."""
-        return self.policy.sample()
+    def sample(self, img: PIL.Image.Image | None = None) -> Steps:
+        """A draw for one image, one step a stage; by what it shows where the policy looks at it."""
+        return self.policy.sample(image=img)
 
     def __call__(self, img: PIL.Image.Image) -> PIL.Image.Image:
         """Augment an image by a fresh draw."""
-        return self.policy.apply_pil(img, self.sample())
+        return self.policy.apply_pil(img, self.sample(img))
 
     def __repr__(self) -> str:
         lines = "".join(f"\n\t{line}" for line in str(self.policy.spec).splitlines())

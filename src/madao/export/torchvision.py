@@ -12,7 +12,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 from torchvision.tv_tensors import BoundingBoxFormat
 
-from madao.export.image import ImagePolicy, Steps, as_spec
+from madao.export.image import ImageAugmenter, Steps, as_spec
 
 _KEY_POINTS: tuple[type, ...] = (tv_tensors.KeyPoints,) if hasattr(tv_tensors, "KeyPoints") else ()
 _ROTATED = ("XYWHR", "CXCYWHR", "XYXYXYXY")
@@ -31,7 +31,8 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
     Draws come from torch's global generator, so `torch.manual_seed` repeats them and workers of a `DataLoader` differ.
 
     A policy with classes finds the label in the sample, `transform(image, label)`, as `transforms=` of torchvision's
-    data sets gives it: an int or an integer tensor, of a batch `[B]`. It is returned as it came.
+    data sets gives it: an int or an integer tensor, of a batch `[B]`. It is returned as it came. A policy that looks at
+    images looks at the first of a sample's, and at a video's first frame.
 
     Args:
         policy: A `PolicySpec`, a policy, or the path of a policy.json.
@@ -39,7 +40,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
 
     def __init__(self, policy: Any) -> None:
         super().__init__()
-        self.policy = ImagePolicy(as_spec(policy))
+        self.policy = ImageAugmenter(as_spec(policy))
 
     def forward(self, *inputs: Any) -> Any:
         """Augment a sample."""
@@ -57,9 +58,9 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         results = [self.transform(item, params) if needs else item for item, needs in zip(flat, needed, strict=True)]
         return tree_unflatten(results, structure)
 
-    def sample(self, label: int | None = None) -> Steps:
-        """A draw for one image, one step a stage; of a class where the policy has classes."""
-        return self.policy.sample(label)
+    def sample(self, label: int | None = None, image: Any = None) -> Steps:
+        """A draw for one image, one step a stage; by its class or by what it shows where the policy wants that."""
+        return self.policy.sample(label, image)
 
     def make_params(self, flat_inputs: list[Any], labels: Any = None) -> dict[str, Any]:
         """The draw of each image: `{"steps": [...]}`, and `shape`, how the images are laid out."""
@@ -74,7 +75,18 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         each = [None] * count if labels is None else torch.as_tensor(labels).reshape(-1).tolist()
         if len(each) != count:
             raise ValueError(f"there are {count} images in the sample, but {len(each)} labels; give one for each")
-        return {"steps": [self.sample(label) for label in each], "shape": shape}
+        shown = self._each_image(images, count)
+        return {"steps": [self.sample(*one) for one in zip(each, shown, strict=True)], "shape": shape}
+
+    def _each_image(self, images: list[Any], count: int) -> list[Any]:
+        """What the policy looks at for each of a sample's draws, if it looks."""
+        if not self.policy.frozen.looks or not images:
+            return [None] * count
+        first = images[0]
+        if isinstance(first, PIL.Image.Image):
+            return [first]
+        # Of a video `[..., T, C, H, W]`.
+        return list(first.as_subclass(Tensor).reshape(count, -1, *first.shape[-3:]))
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         """Augment one item of a sample, or move it along."""

@@ -6,6 +6,7 @@ from madao.policy.conditional import ClassPolicy
 from madao.policy.draw import Draw
 from madao.policy.fixed import FrozenPolicy, RandAugment, TrivialAugment, Uniform
 from madao.policy.learned import Policy
+from madao.policy.looking import ImagePolicy
 from madao.policy.named import load_policy
 from madao.policy.spec import Entry, PolicySpec
 from madao.policy.specfile import PolicyFileError
@@ -18,6 +19,7 @@ __all__ = [
     "Draw",
     "Entry",
     "FrozenPolicy",
+    "ImagePolicy",
     "Policy",
     "PolicyFileError",
     "PolicySpec",

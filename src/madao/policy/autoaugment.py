@@ -129,7 +129,9 @@ class AutoAugment(AugmentationPolicy):
         self.register_buffer("_probability", probability.float(), persistent=False)
         self.register_buffer("_magnitude", magnitude.float(), persistent=False)
 
-    def sample(self, images: Tensor, generator: torch.Generator | None = None, *, labels: Tensor | None = None) -> Draw:
+    def sample(
+        self, images: Tensor, generator: torch.Generator | None = None, *, condition: Tensor | None = None
+    ) -> Draw:
         """Draw for a batch: both stages of an image come from one sub-policy."""
         device = images.device
         generator = self.generator(device) if generator is None else generator

@@ -12,6 +12,7 @@ from madao.ops.checks import check_fill, check_fill_fits, check_images, check_st
 from madao.ops.dispatch import dispatch_unchecked, grouped
 from madao.ops.geometric import Fill
 from madao.policy.draw import Draw
+from madao.policy.features import features
 from madao.policy.randomness import OwnRandomness
 
 
@@ -24,13 +25,17 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
     Draws come from the policy's own random numbers unless a generator is given. `eval()` changes nothing: what shall
     not be augmented is not given to the policy.
 
-    A policy with `classes` has a law for each of them and wants `labels`; to all others labels make no difference.
+    The law may be the same for all images, or depend on something of each, its `condition`: a policy with `classes`
+    has a law for each of them and wants labels, to all others labels make no difference; a policy that `looks` has one
+    for each image.
 
     Attributes:
         classes: Names of the classes, in the order of labels; none where they make no difference.
+        looks: Whether the law depends on what an image shows.
     """
 
     classes: tuple[str, ...] = ()
+    looks: bool = False
 
     def __init__(self, operations: tuple[Operation, ...], stages: int, fill: Fill = 0.0, seed: int = 0) -> None:
         super().__init__(seed)
@@ -42,14 +47,28 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
         self.fused = True  # by kernels, on a GPU, where they can do it
 
     @abc.abstractmethod
-    def sample(self, images: Tensor, generator: torch.Generator | None = None, *, labels: Tensor | None = None) -> Draw:
+    def sample(
+        self, images: Tensor, generator: torch.Generator | None = None, *, condition: Tensor | None = None
+    ) -> Draw:
         """Draw stages, operations, magnitudes and signs for a batch.
 
         Args:
-            images: The batch; only its shape and device matter.
+            images: The batch; only its shape and device matter, unless the policy looks at it.
             generator: Where randomness comes from, on the device of `images`. By default the policy's own.
-            labels: The class of each image, `[B]`, on their device, for a policy with classes.
+            condition: What the law of each image depends on, on their device: the labels, `[B]`, for a policy with
+                classes; by default what `condition(images)` says.
         """
+
+    def condition(self, images: Tensor, labels: Tensor | None = None) -> Tensor | None:
+        """What the law of each image depends on, a row each; None where it is the same for all.
+
+        Args:
+            images: The batch.
+            labels: The class of each image, `[B]`, which a policy with classes depends on.
+        """
+        if self.classes:
+            return labels
+        return features(images) if self.looks else None
 
     @overload
     def apply(self, images: Tensor, draw: Draw) -> Tensor: ...
@@ -118,7 +137,7 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Augment a batch by a fresh draw. No gradient reaches the policy: what trains it asks for one."""
         check_images(images)
-        return self.apply_checked(images, self.sample(images, labels=labels))
+        return self.apply_checked(images, self.sample(images, condition=self.condition(images, labels)))
 
     def get_extra_state(self) -> dict[str, Any]:
         """The random state, and which operations the parameters belong to, for `state_dict`."""

@@ -7,12 +7,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from madao.policy.law import Law, rows_of_labels
 from madao.policy.learned import Policy
 from madao.policy.spec import PolicySpec, rounded_stages
 
 SHRINKAGE = 0.1
 
 _KINDS = ("selection", "application", "magnitude")
+
+
+def shrunk(policy: Policy, gradients: Mapping[str, Tensor], ending: str, strength: float) -> Mapping[str, Tensor]:
+    """∂g/∂δ + λ r δ for the parameters δ whose names have an ending, r the root mean square of ∂g/∂δ."""
+    return {
+        name: torch.add(gradient, policy.get_parameter(name).detach() * gradient.square().mean().sqrt(), alpha=strength)
+        if name.endswith(ending)
+        else gradient
+        for name, gradient in gradients.items()
+    }
 
 
 class ClassPolicy(Policy):
@@ -57,14 +68,7 @@ class ClassPolicy(Policy):
 
     def with_prior(self, gradients: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """∂g/∂δ + λ r δ for the deviations that learn; the shared part has no prior."""
-        return {
-            name: torch.add(
-                gradient, self.get_parameter(name).detach() * gradient.square().mean().sqrt(), alpha=self.shrinkage
-            )
-            if name.endswith("_deviations")
-            else gradient
-            for name, gradient in gradients.items()
-        }
+        return shrunk(self, gradients, "_deviations", self.shrinkage)
 
     def spec(self) -> PolicySpec:
         """The policy as it is now: what classes share, and the law of each."""
@@ -95,11 +99,17 @@ class ClassPolicy(Policy):
                 self.get_parameter(f"{kind}_deviations").copy_(logits - shared)
 
     def _tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The logits of each class, `[K, C, n]`."""
         selection, application, magnitude = (
             shared + self.get_parameter(f"{kind}_deviations")
-            for kind, shared in zip(_KINDS, super()._tables(), strict=True)
+            for kind, shared in zip(_KINDS, self._shared(), strict=True)
         )
         return selection, application, magnitude
+
+    def _law(self, condition: Tensor | None, count: int) -> Law:
+        which = rows_of_labels(condition, count, self.classes)
+        selection, application, magnitude = self._tables()
+        return Law(selection, application, self._spread(magnitude.sigmoid()), which)
 
     def extra_repr(self) -> str:
         """Classes, stages and operations, for print."""

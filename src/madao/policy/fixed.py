@@ -11,8 +11,10 @@ from madao.ops.geometric import Fill
 from madao.policy import sampling
 from madao.policy.base import AugmentationPolicy
 from madao.policy.draw import Draw
+from madao.policy.features import NAMES
 from madao.policy.kept import on_device
-from madao.policy.labels import chosen, of_each, rows
+from madao.policy.law import Law, rows_of_features, rows_of_labels
+from madao.policy.network import Layers
 from madao.policy.spec import Entry, PolicySpec
 
 START = torch.tensor(0.5).sigmoid().item()
@@ -35,27 +37,56 @@ class FrozenPolicy(AugmentationPolicy):
         self.register_buffer("_log_selection", selection.log(), persistent=False)
         self.register_buffer("_application", application, persistent=False)
         self.register_buffer("_magnitude", magnitude, persistent=False)
+        self.looks = spec.network is not None
+        if spec.network is not None:
+            for name, tensor in spec.network.tensors()._asdict().items():
+                self.register_buffer(f"_network_{name}", tensor, persistent=False)
 
     def spec(self) -> PolicySpec:
         """What it plays."""
         return self._spec
 
-    def sample(self, images: Tensor, generator: torch.Generator | None = None, *, labels: Tensor | None = None) -> Draw:
+    def law_of(self, images: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """π, p and μ that each image is drawn by, `[K, B, n]` each."""
+        law = self._law(self.condition(images, labels), len(images), images.device)
+        log_selection, application, magnitude = law.of_images(len(images))
+        return log_selection.exp(), application, magnitude
+
+    def sample(
+        self, images: Tensor, generator: torch.Generator | None = None, *, condition: Tensor | None = None
+    ) -> Draw:
         """Draw for a batch."""
         generator = self.generator(images.device) if generator is None else generator
         shape = (self.stages, len(images))
-        which = rows(labels, len(images), self.classes)
-        selection, application, magnitude = (
-            self.get_buffer(name).to(images.device) for name in ("_log_selection", "_application", "_magnitude")
-        )
+        law = self._law(self.condition(images) if condition is None else condition, len(images), images.device)
         noise = sampling.gumbel_noise((*shape, len(self.operations)), generator)
-        choice = sampling.categorical(of_each(selection, which), noise)
+        choice = sampling.categorical(law.of_each(law.selection), noise)
         uniform = torch.rand(shape, generator=generator, device=images.device)
         return Draw(
             choice=choice,
-            applied=uniform < chosen(application, choice, which),
-            magnitude=chosen(magnitude, choice, which),
+            applied=uniform < law.chosen(law.application, choice),
+            magnitude=law.chosen(law.magnitude, choice),
             sign=sampling.fair_signs(shape, generator),
+        )
+
+    def _law(self, condition: Tensor | None, count: int, device: torch.device) -> Law:
+        """By which `count` images are drawn: with log π, p and μ."""
+        selection, application, magnitude = (
+            self.get_buffer(name).to(device) for name in ("_log_selection", "_application", "_magnitude")
+        )
+        if self.classes:
+            return Law(selection, application, magnitude, rows_of_labels(condition, count, self.classes))
+        if not self.looks:
+            return Law(selection, application, magnitude)
+        rows = rows_of_features(condition, count, len(NAMES))
+        assert condition is not None
+        layers = Layers(*(self.get_buffer(f"_network_{name}").to(device) for name in Layers._fields))
+        more = layers.departures(condition)
+        return Law(
+            (selection + more[0]).log_softmax(-1),
+            (application.logit() + more[1]).sigmoid(),
+            (magnitude.logit() + more[2]).sigmoid(),
+            rows,
         )
 
 
@@ -168,7 +199,9 @@ class TrivialAugment(AugmentationPolicy):
         super().__init__(choose(PAPER, limits, without=["Invert"]), 1, fill, seed)
         self.space = space
 
-    def sample(self, images: Tensor, generator: torch.Generator | None = None, *, labels: Tensor | None = None) -> Draw:
+    def sample(
+        self, images: Tensor, generator: torch.Generator | None = None, *, condition: Tensor | None = None
+    ) -> Draw:
         """Draw for a batch."""
         device = images.device
         generator = self.generator(device) if generator is None else generator

@@ -12,7 +12,7 @@ from madao.ops.geometric import Fill
 from madao.policy import sampling
 from madao.policy.base import AugmentationPolicy
 from madao.policy.draw import Draw
-from madao.policy.labels import chosen, of_each, rows
+from madao.policy.law import Law
 from madao.policy.spec import PolicySpec, rounded_stages
 
 START_LOGIT = 0.5
@@ -91,57 +91,63 @@ class Policy(AugmentationPolicy):
         generator: torch.Generator | None = None,
         relaxed: bool = False,
         *,
-        labels: Tensor | None = None,
+        condition: Tensor | None = None,
     ) -> Draw:
         """Draw for a batch; the same draw with or without gradients.
 
         Args:
-            images: The batch; only its length and device matter.
+            images: The batch; only its length and device matter, unless the policy looks at it.
             generator: Where randomness comes from, on the device of `images`. By default the policy's own.
             relaxed: Whether the draw carries gradients to the policy's parameters.
-            labels: The class of each image, `[B]`, for a policy with classes.
+            condition: What the law of each image depends on: the labels, `[B]`, for a policy with classes; by default
+                what `condition(images)` says.
         """
         generator = self.generator(images.device) if generator is None else generator
         self._check_parameters()
-        which = rows(labels, len(images), self.classes)
+        if condition is None:
+            condition = self.condition(images)
         with torch.set_grad_enabled(relaxed and torch.is_grad_enabled()):
             # At least float32: half precision would change the law.
             shape, dtype = (self.stages, len(images)), torch.promote_types(self.selection_logits.dtype, torch.float32)
             noise = sampling.gumbel_noise((*shape, len(self.operations)), generator, dtype)
-            selection, application, magnitude = self._tables()
-            logits = of_each(selection, which).to(dtype)
+            law = self._law(condition, len(images))
+            logits = law.of_each(law.selection).to(dtype)
             choice = sampling.categorical(logits, noise)
             switch = sampling.logistic_noise(shape, generator, dtype)
-            gate = chosen(application, choice, which).to(dtype)
+            gate = law.chosen(law.application, choice).to(dtype)
             return Draw(
                 choice=choice,
                 applied=sampling.bernoulli(gate, switch),
-                magnitude=chosen(self._spread(magnitude.sigmoid()), choice, which).to(dtype),
+                magnitude=law.chosen(law.magnitude, choice).to(dtype),
                 sign=sampling.fair_signs(shape, generator, dtype),
                 weight=sampling.relaxed_weight(logits, noise, choice, self.temperature) if relaxed else None,
                 gate=sampling.relaxed_gate(gate, switch, self.application_temperature) if relaxed else None,
             )
 
-    def log_prob(self, draw: Draw, labels: Tensor | None = None) -> Tensor:
+    def law_of(self, images: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """π, p and μ that each image is drawn by, `[K, B, n]` each."""
+        logits = self._law(self.condition(images, labels), len(images))
+        selection, application, magnitude = logits.of_images(len(images))
+        return selection.softmax(-1), application.sigmoid(), magnitude
+
+    def log_prob(self, draw: Draw, condition: Tensor | None = None) -> Tensor:
         """The log P of each image's discrete choices, `[B]`, differentiable: Σ_k log π_i + log p_i or log(1 − p_i)."""
-        which = rows(labels, len(draw), self.classes)
-        selection, application, _ = self._tables()
-        log_selection = chosen(selection.log_softmax(-1), draw.choice, which)
-        gate = chosen(application, draw.choice, which)
+        law = self._law(condition, len(draw))
+        log_selection = law.chosen(law.selection.log_softmax(-1), draw.choice)
+        gate = law.chosen(law.application, draw.choice)
         return (log_selection + F.logsigmoid(torch.where(draw.applied, gate, -gate))).sum(0)
 
-    def effect_log_prob(self, draw: Draw, labels: Tensor | None = None) -> Tensor:
+    def effect_log_prob(self, draw: Draw, condition: Tensor | None = None) -> Tensor:
         """The log P of what each image goes through, `[B]`, differentiable; what a score-function estimator wants.
 
         Σ_k log(π_i p_i) where operation i is applied, log Σ_i π_i (1 − p_i) where none is. Which operation it was that
         is not applied makes no difference to the image, so that its score would be noise and nothing else.
         """
-        which = rows(labels, len(draw), self.classes)
-        selection, application, _ = self._tables()
-        log_selection = selection.log_softmax(-1)
-        applied = chosen(log_selection + F.logsigmoid(application), draw.choice, which)
-        nothing = (log_selection + F.logsigmoid(-application)).logsumexp(-1, keepdim=True)
-        return torch.where(draw.applied, applied, of_each(nothing, which).squeeze(-1)).sum(0)
+        law = self._law(condition, len(draw))
+        log_selection = law.selection.log_softmax(-1)
+        applied = law.chosen(log_selection + F.logsigmoid(law.application), draw.choice)
+        nothing = (log_selection + F.logsigmoid(-law.application)).logsumexp(-1, keepdim=True)
+        return torch.where(draw.applied, applied, law.of_each(nothing).squeeze(-1)).sum(0)
 
     def with_prior(self, gradients: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The gradients of the parameters that learn, by name, with what a prior adds to them; here there is none."""
@@ -182,13 +188,18 @@ class Policy(AugmentationPolicy):
         learned = magnitude[..., self.get_buffer("_with_magnitude")]
         return selection.clamp(min=edge).log(), application.logit(eps=edge), learned.logit(eps=edge)
 
-    def _tables(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits of selection, application and magnitude, `[K, C, n]` each: a row for each class, here for all one."""
+    def _shared(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits of selection, application and magnitude, `[K, 1, n]` each, of the last for operations that have it."""
         return (
             self.selection_logits.unsqueeze(1),
             self.application_logits.unsqueeze(1),
             self.magnitude_logits.unsqueeze(1),
         )
+
+    def _law(self, condition: Tensor | None, count: int) -> Law:
+        """By which `count` images are drawn; here the same for all."""
+        selection, application, magnitude = self._shared()
+        return Law(selection, application, self._spread(magnitude.sigmoid()))
 
     def _spread(self, magnitude: Tensor) -> Tensor:
         """From the operations that have a magnitude to all, zero for the others: `[..., m]` → `[..., n]`."""

@@ -13,6 +13,7 @@ from madao.ops import Operation
 from madao.ops.checks import check_fill
 from madao.ops.geometric import Fill
 from madao.policy import specfile
+from madao.policy.network import Network
 from madao.policy.specfile import PolicyFileError
 from madao.policy.words import strength
 
@@ -39,10 +40,10 @@ class Entry:
         if operation.range is not None:
             neutral, strongest = operation.range
             value = min(
-                max(_six(neutral + magnitude * (strongest - neutral)), min(operation.range)),
+                max(six(neutral + magnitude * (strongest - neutral)), min(operation.range)),
                 max(operation.range),
             )
-        return cls(_six(selection), _six(application), value)
+        return cls(six(selection), six(application), value)
 
 
 Stages = tuple[tuple[Entry, ...], ...]
@@ -62,6 +63,7 @@ class PolicySpec:
         fill: The colour geometric operations leave outside the image, in [0, 1].
         classes: Names of the classes, in the order of labels; none where labels make no difference.
         class_stages: For each class its own stages, which images of it are drawn for by.
+        network: Of a policy that looks at images, how each one's logits depart from those of `stages`.
     """
 
     operations: tuple[Operation, ...]
@@ -69,6 +71,7 @@ class PolicySpec:
     fill: Fill = 0.0
     classes: tuple[str, ...] = ()
     class_stages: tuple[Stages, ...] = ()
+    network: Network | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fill", check_fill(self.fill))
@@ -91,6 +94,23 @@ class PolicySpec:
                     f"classes.{name}: {len(stages)} stages where the shared part has {len(self.stages)}; give as many"
                 )
             self._check_stages(f"classes.{name}", stages)
+        if self.network is not None:
+            self._check_network(self.network)
+
+    def _check_network(self, network: Network) -> None:
+        if self.classes:
+            raise ValueError("network: a policy has classes or a network, not both; leave one out")
+        for name, found, expected in (
+            ("stages", len(network.stages), len(self.stages)),
+            *((f"stages[{k}]", len(stage), len(self.operations)) for k, stage in enumerate(network.stages)),
+        ):
+            if found != expected:
+                raise ValueError(f"network.{name}: {found} entries where there are {expected}; give one each")
+        for number, stage in enumerate(network.stages):
+            for operation, outputs in zip(self.operations, stage, strict=True):
+                if (outputs.magnitude is not None) != operation.has_magnitude:
+                    there = "is missing" if operation.has_magnitude else "is not there to depart from"
+                    raise ValueError(f"network.stages[{number}].{operation.name}: the magnitude {there}")
 
     def _check_stages(self, where: str, stages: Stages) -> None:
         for number, stage in enumerate(stages):
@@ -105,12 +125,12 @@ class PolicySpec:
                 raise ValueError(f"{where}[{number}]: selection probabilities must sum to 1, they sum to {total:.6g}")
 
     def of_class(self, name: str | None) -> "PolicySpec":
-        """The law of one class as a policy without classes; of None, what the classes share."""
+        """The law of one class as a policy without classes; of None, what classes or images share."""
         if name is not None and name not in self.classes:
             known = f"this policy has {', '.join(self.classes[:20])}" if self.classes else "this policy has none"
             raise ValueError(f"unknown class {name!r}; {known}")
         stages = self.stages if name is None else self.class_stages[self.classes.index(name)]
-        return dataclasses.replace(self, stages=stages, classes=(), class_stages=())
+        return dataclasses.replace(self, stages=stages, classes=(), class_stages=(), network=None)
 
     def tensors(self, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
         """Selection, application and magnitude μ in [0, 1] (0 where there is none), each `[K, n]`."""
@@ -137,7 +157,7 @@ class PolicySpec:
     def dumps(self) -> str:
         """The JSON text, one operation a line."""
         classes = {name: _rows(stages) for name, stages in zip(self.classes, self.class_stages, strict=True)}
-        return specfile.write(self.operations, _rows(self.stages), self.fill, classes)
+        return specfile.write(self.operations, _rows(self.stages), self.fill, classes, self.network)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the JSON file; a crash leaves the old file or the new one, never half of one."""
@@ -152,10 +172,10 @@ class PolicySpec:
     @classmethod
     def loads(cls, text: str) -> "PolicySpec":
         """Read JSON text. Raises `PolicyFileError`."""
-        operations, stages, fill, classes = specfile.read(text)
+        operations, stages, fill, classes, network = specfile.read(text)
         try:
             each = tuple(_stages(part) for part in classes.values())
-            return cls(operations, _stages(stages), fill, tuple(classes), each)
+            return cls(operations, _stages(stages), fill, tuple(classes), each, network)
         except ValueError as error:
             raise PolicyFileError(f"{error}; correct the file or write it again from the policy") from None
 
@@ -170,7 +190,7 @@ class PolicySpec:
             raise PolicyFileError(f"{path}: {error}") from None
 
     def __str__(self) -> str:
-        """A table for people, the operations a stage favours first; of a policy with classes, of what they share."""
+        """A table for people, the operations a stage favours first; where laws differ, of what they share."""
         lines = []
         for number, stage in enumerate(self.stages):
             lines.append(f"stage {number + 1}      selected  applied  strength")
@@ -198,7 +218,8 @@ def _stages(rows: Sequence[Sequence[specfile.Row]]) -> Stages:
     return tuple(tuple(Entry(*row) for row in stage) for stage in rows)
 
 
-def _six(value: float) -> float:
+def six(value: float) -> float:
+    """With six significant digits."""
     return float(f"{value:.6g}")
 
 

@@ -8,16 +8,18 @@ from typing import Any
 from madao.ops import OPERATIONS, Operation, find
 from madao.ops.checks import nearest
 from madao.ops.geometric import Fill
+from madao.policy.features import NAMES
+from madao.policy.network import Network, Numbers, Outputs
 
 FORMAT = "madao-policy"
-VERSION = 2
-"""Version 2 has classes. A policy without them is written as version 1, which older madaos read too."""
+VERSION = 3
+"""Version 2 has classes, version 3 a network. A policy with neither is written as version 1, for older madaos too."""
 
 Row = tuple[float, float, float | None]
 """Selection, application and magnitude of one operation in one stage."""
 
-Contents = tuple[tuple[Operation, ...], list[list[Row]], Fill, dict[str, list[list[Row]]]]
-"""Operations, for each stage a row per operation, fill, and the stages of each class by its name."""
+Contents = tuple[tuple[Operation, ...], list[list[Row]], Fill, dict[str, list[list[Row]]], Network | None]
+"""Operations, for each stage a row per operation, fill, the stages of each class by its name, and the network."""
 
 
 class PolicyFileError(ValueError):
@@ -29,14 +31,18 @@ def write(
     stages: Sequence[Sequence[Row]],
     fill: Fill,
     classes: Mapping[str, Sequence[Sequence[Row]]],
+    network: Network | None,
 ) -> str:
     """The JSON text, one operation a line."""
-    head = json.dumps({"format": FORMAT, "version": VERSION if classes else 1, "fill": fill}, indent=2)[:-2]
+    version = 3 if network is not None else 2 if classes else 1
+    head = json.dumps({"format": FORMAT, "version": version, "fill": fill}, indent=2)[:-2]
     declared = _lines({operation.name: _describe(operation) for operation in operations}, 2)
     text = f'{head},\n  "operations": {declared},\n  "stages": {_stages(operations, stages, 2)}'
     if classes:
         parts = [f"    {json.dumps(name)}: {_stages(operations, part, 4)}" for name, part in classes.items()]
         text += ',\n  "classes": {\n' + ",\n".join(parts) + "\n  }"
+    if network is not None:
+        text += f',\n  "network": {_network(operations, network)}'
     return text + "\n}\n"
 
 
@@ -60,12 +66,28 @@ def _describe(operation: Operation) -> dict[str, Any]:
     return {"range": list(operation.range), "signed": operation.signed, "unit": operation.unit}
 
 
-def _entry(row: Row) -> dict[str, float]:
-    names = ("selection", "application", "magnitude")
-    return {name: value for name, value in zip(names, row, strict=True) if value is not None}
+def _entry(row: Row | Outputs) -> dict[str, float | Numbers]:
+    return {name: value for name, value in zip(Outputs._fields, row, strict=True) if value is not None}
 
 
-def _stages(operations: Sequence[Operation], stages: Sequence[Sequence[Row]], indent: int) -> str:
+def _network(operations: Sequence[Operation], network: Network) -> str:
+    """A JSON object: features by name, hidden units a line each, and outputs as stages are written."""
+    seen = {
+        name: {"centre": centre, "scale": scale}
+        for name, centre, scale in zip(NAMES, network.centre, network.scale, strict=True)
+    }
+    units = [
+        {"bias": bias, "offset": offset, "weights": row}
+        for bias, offset, row in zip(network.bias, network.offset, network.weights, strict=True)
+    ]
+    listed = ",\n      ".join(json.dumps(unit) for unit in units)
+    return (
+        f'{{\n    "features": {_lines(seen, 4)},\n    "units": [\n      {listed}\n    ],\n'
+        f'    "stages": {_stages(operations, network.stages, 4)}\n  }}'
+    )
+
+
+def _stages(operations: Sequence[Operation], stages: Sequence[Sequence[Row | Outputs]], indent: int) -> str:
     """A JSON list of stages, one operation a line."""
     within = " " * (indent + 2)
     texts = (
@@ -105,7 +127,7 @@ def _read(data: Any) -> Contents:
             f"version: the file has version {version} and this madao reads up to {VERSION}; upgrade madao, or save the "
             "policy again with this one"
         )
-    newer = ("classes",) if version > 1 else ()
+    newer = {1: (), 2: ("classes",), 3: ("network",)}[version]
     _check_members("the file", data, required=("format", "version", "fill", "operations", "stages", *newer))
     declared, classes = data["operations"], data.get("classes", {})
     _check_members("operations", declared, optional=None)
@@ -116,7 +138,46 @@ def _read(data: Any) -> Contents:
         _read_stages("stages", operations, data["stages"]),
         _read_fill(data["fill"]),
         {name: _read_stages(f"classes.{name}", operations, stages) for name, stages in classes.items()},
+        _read_network(operations, data["network"]) if "network" in data else None,
     )
+
+
+def _read_network(operations: tuple[Operation, ...], data: Any) -> Network:
+    _check_members("network", data, required=("features", "units", "stages"))
+    seen, units, stages = data["features"], data["units"], data["stages"]
+    _check_members("network.features", seen, required=NAMES)
+    for name in NAMES:
+        _check_members(f"network.features.{name}", seen[name], required=("centre", "scale"))
+    centre, scale = (
+        tuple(_read_number(f"network.features.{name}.{kind}", seen[name][kind]) for name in NAMES)
+        for kind in ("centre", "scale")
+    )
+    for where, value in (("network.units", units), ("network.stages", stages)):
+        if not isinstance(value, list):
+            raise PolicyFileError(f"{where}: expected a list of objects, got {_kind(value)}")
+    for number, unit in enumerate(units):
+        _check_members(f"network.units[{number}]", unit, required=("bias", "offset", "weights"))
+    bias, offset = (
+        tuple(_read_number(f"network.units[{number}].{name}", unit[name]) for number, unit in enumerate(units))
+        for name in ("bias", "offset")
+    )
+    weights = tuple(
+        _read_numbers(f"network.units[{number}].weights", unit["weights"]) for number, unit in enumerate(units)
+    )
+    outputs = []
+    for number, stage in enumerate(stages):
+        where, row = f"network.stages[{number}]", []
+        _check_members(where, stage, required=tuple(operation.name for operation in operations))
+        for operation in operations:
+            place, entry = f"{where}.{operation.name}", stage[operation.name]
+            fields = Outputs._fields if operation.has_magnitude else Outputs._fields[:2]
+            _check_members(place, entry, required=fields)
+            row.append(Outputs(*(_read_numbers(f"{place}.{field}", entry[field]) for field in fields)))
+        outputs.append(tuple(row))
+    try:
+        return Network(centre, scale, weights, bias, offset, tuple(outputs))
+    except ValueError as error:
+        raise PolicyFileError(f"{error}; correct the file or write it again from the policy") from None
 
 
 def _read_operation(name: str, description: Any) -> Operation:
@@ -171,6 +232,12 @@ def _read_fill(fill: Any) -> Fill:
     if isinstance(fill, list):
         return tuple(_read_number("fill", value) for value in fill)
     return _read_number("fill", fill)
+
+
+def _read_numbers(where: str, values: Any) -> Numbers:
+    if not isinstance(values, list):
+        raise PolicyFileError(f"{where}: expected a list of numbers, got {_kind(values)}")
+    return tuple(_read_number(f"{where}[{number}]", value) for number, value in enumerate(values))
 
 
 def _read_number(where: str, value: Any) -> float:

@@ -106,8 +106,9 @@ class Standard(OwnRandomness):
             relaxed: Whether the draw carries gradients to the policy, which has to be a learned one.
             labels: The class of each image, `[B]`, for a policy with classes.
         """
-        inner = self._sample_inner(images, generator, relaxed, labels)
-        generator = self.generator(images.device) if generator is None else generator
+        looks = self.policy is not None and self.policy.looks
+        inner = None if looks else self._sample_inner(images, generator, relaxed, labels)
+        given, generator = generator, self.generator(images.device) if generator is None else generator
 
         def whole_numbers(count: int) -> Tensor:
             return torch.randint(0, max(count, 1), images.shape[:1], generator=generator, device=images.device)
@@ -119,7 +120,7 @@ class Standard(OwnRandomness):
             left = whole_numbers(images.shape[3] + 2 * self.padding - width + 1)
         else:
             top, left = box[0], box[1]
-        return StandardDraw(
+        draw = StandardDraw(
             top=top,
             left=left,
             flipped=whole_numbers(2).bool() if self.flip else torch.zeros_like(whole_numbers(1)).bool(),
@@ -129,6 +130,10 @@ class Standard(OwnRandomness):
             height=None if box is None else box[2],
             width=None if box is None else box[3],
         )
+        if not looks:
+            return draw
+        # What it looks at is what it will be applied to.
+        return dataclasses.replace(draw, inner=self._sample_inner(self.before(images, draw), given, relaxed, labels))
 
     def _sides(self, images: Tensor) -> tuple[int, int]:
         """Height and width of the result."""
@@ -174,11 +179,12 @@ class Standard(OwnRandomness):
     def _sample_inner(
         self, images: Tensor, generator: torch.Generator | None, relaxed: bool, labels: Tensor | None
     ) -> Draw | None:
-        if not relaxed:
-            return None if self.policy is None else self.policy.sample(images, generator, labels=labels)
-        if not isinstance(self.policy, Policy):
+        if relaxed and not isinstance(self.policy, Policy):
             raise ValueError(f"a relaxed draw needs a learned policy, Standard(policy=Policy()), got {self.policy!r}")
-        return self.policy.sample(images, generator, relaxed=True, labels=labels)
+        if self.policy is None:
+            return None
+        settings = {"relaxed": True} if relaxed else {}
+        return self.policy.sample(images, generator, condition=self.policy.condition(images, labels), **settings)
 
     def apply_checked(self, images: Tensor, draw: StandardDraw) -> Tensor:
         """`apply` to images that are known to be fit."""

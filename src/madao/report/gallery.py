@@ -61,7 +61,7 @@ def gallery(
     draws: int = 7,
     seed: int = 0,
 ) -> Gallery:
-    """Show a policy on `samples`, uint8 `[n, C, H, W]`; of one with classes, operations as they are shared.
+    """Show a policy on `samples`, uint8 `[n, C, H, W]`; of one with several laws, operations as they are shared.
 
     Where `labels`, the class of each image, are not known, draws are of what the classes share too.
     """
@@ -69,7 +69,7 @@ def gallery(
     known = labels is not None and len(labels) > 0 and 0 <= labels.min() <= labels.max() < len(policy.classes)
     shown = torch.from_numpy(labels.astype(np.int64)) if labels is not None and known else None
     return Gallery(
-        originals=[Tile(_address(image), "as it is") for image in batch],
+        originals=[Tile(address(image), "as it is") for image in batch],
         stages=[_operations(policy, stage, batch) for stage in range(len(policy.stages))],
         draws=_draws(policy, batch[: min(4, images)], shown, draws, seed),
         pixelated=max(batch.shape[2:]) <= _LOSSLESS,
@@ -90,7 +90,7 @@ def _operations(policy: PolicySpec, stage: int, batch: Tensor) -> list[Row]:
         if operation.has_magnitude:
             values = operation.value(mu, signs).tolist()
             captions = [f"{operation.name} {amount(operation, value)}" for value in values]
-        tiles = [Tile(_address(image), caption) for image, caption in zip(results, captions, strict=True)]
+        tiles = [Tile(address(image), caption) for image, caption in zip(results, captions, strict=True)]
         note = f"drawn {100 * entry.selection:.1f} %, then applied {100 * entry.application:.0f} %"
         shown = strength(operation, entry.magnitude)
         rows.append(Row(operation.name, note if shown == "–" else f"{shown}; {note}", tiles))
@@ -98,20 +98,21 @@ def _operations(policy: PolicySpec, stage: int, batch: Tensor) -> list[Row]:
 
 
 def _draws(policy: PolicySpec, batch: Tensor, labels: Tensor | None, count: int, seed: int) -> list[Row]:
-    player = FrozenPolicy(policy.of_class(None) if labels is None else policy, seed)
+    player = FrozenPolicy(policy.of_class(None) if policy.classes and labels is None else policy, seed)
     repeated = batch.repeat_interleave(count, 0)
-    draw = player.sample(repeated, labels=None if labels is None else labels[: len(batch)].repeat_interleave(count))
+    each = None if labels is None else labels[: len(batch)].repeat_interleave(count)
+    draw = player.sample(repeated, condition=player.condition(repeated, each))
     results = player.apply(repeated, draw)
     captions = [", then ".join(steps(policy.operations, draw, i)) or "unchanged" for i in range(len(repeated))]
     rows = []
     for number in range(len(batch)):
         places = range(number * count, (number + 1) * count)
-        tiles = [Tile(_address(batch[number]), "as it is"), *(Tile(_address(results[i]), captions[i]) for i in places)]
+        tiles = [Tile(address(batch[number]), "as it is"), *(Tile(address(results[i]), captions[i]) for i in places)]
         rows.append(Row("", "", tiles))
     return rows
 
 
-def _address(image: Tensor) -> str:
+def address(image: Tensor) -> str:
     """A uint8 `[C, H, W]` image as a data address."""
     array = image.permute(1, 2, 0).numpy()
     picture = Image.fromarray(array[..., 0] if array.shape[2] == 1 else array)

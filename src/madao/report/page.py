@@ -14,9 +14,9 @@ from madao.policy import PolicySpec
 from madao.policy.words import sentence, strength
 from madao.report.chart import Chart
 from madao.report.charts import cost_charts, health_charts, learning_charts, policy_charts
-from madao.report.classes import heat_map
 from madao.report.compare import Comparison, Interval, comparison_charts
 from madao.report.gallery import Gallery, Row, Tile, gallery
+from madao.report.laws import heat_map
 from madao.report.run import Run
 
 # Scripts and styles of the file itself, images in the file itself, and no request to anywhere.
@@ -85,7 +85,7 @@ def _run(run: Run, prefix: str, charts: dict[str, Chart]) -> str:
     sections: list[tuple[str, str, str]] = []
     moving = _figures(policy_charts(run), prefix, charts)
     if run.policy is not None or moving:
-        table = "" if run.policy is None else heat_map(run.policy) + _policy_table(run.policy)
+        table = "" if run.policy is None else heat_map(run.policy, run.samples) + _policy_table(run.policy)
         sections.append(("policy", "The policy", table + moving))
     if run.policy is not None and run.samples is not None:
         shown = _gallery(gallery(run.policy, run.samples, run.labels), learned=run.trajectory is not None)
@@ -117,7 +117,7 @@ def _head(run: Run, heading: str) -> str:
         "device": run.environment.get("device", "?"),
     }
     cells = "".join(f"<div><dt>{_e(name)}</dt><dd>{_e(value)}</dd></div>" for name, value in facts.items())
-    who = "What the classes share" if run.policy is not None and run.policy.classes else "The policy"
+    who = "The policy" if run.policy is None else _shared(run.policy) or "The policy"
     lead = f'<p class="lead">{who} {_e(sentence(run.policy))}.</p>' if run.policy is not None else ""
     return f"<{heading}>{_e(run.name)}</{heading}>{lead}{_warnings(run)}<dl class='facts'>{cells}</dl>"
 
@@ -157,11 +157,18 @@ def _policy_table(policy: PolicySpec) -> str:
             )
         rows.append(f"<tr><td>{_e(operation.name)}</td>{''.join(cells)}</tr>")
     return (
-        f"{'<h3>What the classes share</h3>' if policy.classes else ''}<p>For each image, each stage draws one "
+        f"{f'<h3>{_shared(policy)}</h3>' if _shared(policy) else ''}<p>For each image, each stage draws one "
         f"operation and then applies it or not. Equal shares would be {100 / len(shares):.1f} % each.</p>"
         f'<div class="wide" tabindex="0"><table><thead><tr><th></th>{over}</tr><tr><th>operation</th>{head}</tr>'
         f"</thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
+
+
+def _shared(policy: PolicySpec) -> str:
+    """What its stages are, where not all images are drawn by them."""
+    if policy.classes:
+        return "What the classes share"
+    return "" if policy.network is None else "What the images share"
 
 
 def _gallery(shown: Gallery, learned: bool) -> str:

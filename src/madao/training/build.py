@@ -25,7 +25,16 @@ from madao.data.masks import looks_so
 from madao.hypergrad import Ranks
 from madao.models import UnknownModel, build, build_dense, build_encoder, known, known_dense
 from madao.ops.checks import nearest
-from madao.policy import AugmentationPolicy, ClassPolicy, Policy, RandAugment, Standard, Uniform, load_policy
+from madao.policy import (
+    AugmentationPolicy,
+    ClassPolicy,
+    ImagePolicy,
+    Policy,
+    RandAugment,
+    Standard,
+    Uniform,
+    load_policy,
+)
 from madao.policy.named import NAMED
 from madao.tasks import Classification, MoCo, Segmentation, Task
 from madao.training.config import AugmentConfig, DataConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainConfig
@@ -308,6 +317,8 @@ def build_policy(config: AugmentConfig, classes: tuple[str, ...] | None, seed: i
                 return ClassPolicy(
                     ("0", "1") if classes is None else classes, config.stages, config.shrinkage, **chosen
                 )
+            case "madao" if config.condition == "image":
+                return ImagePolicy(config.stages, shrinkage=config.shrinkage, **chosen)
             case "madao":
                 return Policy(config.stages, **chosen)
             case "uniform":
@@ -326,6 +337,13 @@ def build_policy(config: AugmentConfig, classes: tuple[str, ...] | None, seed: i
         return policy
     except (ValueError, OSError) as error:
         raise UserError(str(error)) from None
+
+
+def standardise(policy: ImagePolicy, splits: Splits, standard: Standard, most: int = 1024) -> None:
+    """Let a policy that looks at images know what images look like, by some of the training images, evenly spaced."""
+    count = min(len(splits.train), most)
+    pixels, _ = splits.train.load([index * len(splits.train) // count for index in range(count)])
+    policy.standardise(standard.centre(pixels).to(policy.get_buffer("centre").device))
 
 
 def build_standard(config: AugmentConfig, splits: Splits, seed: int) -> Standard:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from madao.training.errors import UserError
 
-Planted = Literal["rotate", "translate", "shear", "brightness", "invert", "rotate-or-brightness", "none"]
+Planted = Literal["rotate", "translate", "shear", "brightness", "invert", "rotate-or-brightness", "by-tone", "none"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,8 @@ class DataConfig:
         memory: Decoded images live on the device if they take at most so many GiB; otherwise workers read them.
         on_error: What a corrupt image does: stop, or be counted and skipped.
         planted: Of digits and shapes: rotate, translate, shear, brightness, invert or none, a shift of validation and
-            test images. Of digits: rotate-or-brightness, which rotates 0 to 4 and brightens or darkens 5 to 9.
+            test images. Of digits: rotate-or-brightness, which rotates 0 to 4 and brightens or darkens 5 to 9, and
+            by-tone, which rotates light digits and brightens or darkens dark ones.
     """
 
     name: str | None = None
@@ -118,8 +119,9 @@ class AugmentConfig:
         magnitude: Of randaugment, in [0, 1].
         limits: The strongest value of some operations in real units, for madao and uniform: {Rotate: 10}.
         without: Operations to leave out, for madao and uniform.
-        condition: What the policy of madao depends on: none, or class, a policy for each class with a part they share.
-        shrinkage: With classes: how strongly each one's policy is held to the shared part; 0 for not at all.
+        condition: What the policy of madao depends on: none; class, a policy for each class with a part they share;
+            or image, a policy for each image by what it shows.
+        shrinkage: How strongly the policy of each class or image is held to what they share; 0 for not at all.
         crop: Standard crop: pad (shifted by up to `padding` pixels), resized (a random part, scaled), none.
         padding: Pixels of the shift.
         scale: Smallest part of the image that a resized crop keeps.
@@ -133,7 +135,7 @@ class AugmentConfig:
     magnitude: float = 0.3
     limits: dict[str, float] = dataclasses.field(default_factory=dict)
     without: list[str] = dataclasses.field(default_factory=list)
-    condition: Literal["none", "class"] = "none"
+    condition: Literal["none", "class", "image"] = "none"
     shrinkage: float = 0.1
     crop: Literal["pad", "resized", "none"] = "pad"
     padding: int = 4

@@ -21,10 +21,11 @@ def part_of(count: int, ranks: Ranks) -> Place:
 def drawn(policy: AugmentationPolicy, images: Tensor, labels: Tensor, place: Place, **settings: Any) -> Draw:
     """What a policy draws for the images at a place. Every process draws for all of them, and takes its own.
 
-    A policy with classes needs the labels of all of them, so that the processes tell each other theirs.
+    Where the law depends on labels or images, the processes tell each other theirs.
     """
-    if policy.classes:
-        settings["labels"] = Ranks.current().gathered(labels, place)
+    condition = policy.condition(images, labels)
+    if condition is not None:
+        settings["condition"] = Ranks.current().gathered(condition, place)
     return policy.sample(_whole(images, place), **settings)[place.start : place.start + len(images)]
 
 

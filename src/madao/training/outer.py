@@ -339,7 +339,8 @@ class PolicyOptimizer:
                     others = self._augmented(floats[scored], targets[scored], hard)
                 augmented, *moved = (torch.cat(pair) for pair in zip((augmented, *moved), others, strict=True))
             inputs: tuple[Tensor, ...] = (inner_transform(augmented), *moved)
-            log_prob = functools.reduce(torch.add, [self.policy.effect_log_prob(draw, labels) for draw in draws])
+            seen = self.policy.condition(floats, labels)
+            log_prob = functools.reduce(torch.add, [self.policy.effect_log_prob(draw, seen) for draw in draws])
         params = PureModel(self.model).params
         unaugmented = (inner_transform(floats),)
         plain: tuple[Tensor, ...] | None = unaugmented

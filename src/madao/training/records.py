@@ -13,7 +13,8 @@ def run_directory(config: TrainConfig, splits: Splits) -> Path:
     """Where a run goes: what `out` says, or a name made of what is run."""
     if config.out is not None:
         return Path(config.out)
-    method = Path(config.augment.method).stem + ("-class" if config.augment.condition == "class" else "")
+    condition = "" if config.augment.condition == "none" else f"-{config.augment.condition}"
+    method = Path(config.augment.method).stem + condition
     planted = "" if config.data.planted == "none" else f"-{config.data.planted}"
     model = (config.model.name or default_model(splits.size, config.task.name)).replace("/", "-")
     task = "moco-" if config.task.name == "moco" else ""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from madao.data import Batches, DataError
 from madao.hypergrad import Ranks
-from madao.policy import Policy
+from madao.policy import ImagePolicy, Policy
 from madao.tasks import Score
 from madao.training import checkpoint
 from madao.training.build import (
@@ -25,6 +25,7 @@ from madao.training.build import (
     load_splits,
     on_device,
     pick_device,
+    standardise,
 )
 from madao.training.config import TrainConfig
 from madao.training.console import Console
@@ -96,6 +97,8 @@ class Trainer:
             self.policy.to(self.device)
             self.policy.fused = config.speed.kernels
         self.standard = build_standard(config.augment, self.splits, config.seed)
+        if isinstance(self.policy, ImagePolicy):
+            standardise(self.policy, self.splits, self.standard)
         self.average = WeightAverage(self.network, config.ema) if config.ema else None
         self.task = build_task(config, self.splits, self.network, self.standard, self.ranks, self.autocast)
         if self.policy is not None and self.policy.classes and self.task.moves:

@@ -8,8 +8,8 @@ import torch
 
 from madao import ClassPolicy, Policy
 from madao.report import read_run, write_report
-from madao.report.classes import heat_map
 from madao.report.gallery import gallery
+from madao.report.laws import heat_map
 from tests.report.runs import write_run
 
 NAMES = ("cat & dog", "<b>owl</b>", "fox")

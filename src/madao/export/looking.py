@@ -1,0 +1,66 @@
+"""What an image shows, and the law it is drawn by, with Pillow alone.
+
+The file that `madao export --to python` writes for a policy that looks at images is made of these functions, so each
+says all it does by itself.
+"""
+
+import math
+
+from PIL import Image, ImageChops, ImageStat
+
+Picture = Image.Image
+
+
+def features(image: Picture) -> list[float]:
+    """Means and deviations of the channels, how much neighbours differ, and the brightness of 4 × 4 patches."""
+
+    def level(part: Picture) -> float:
+        return ImageStat.Stat(part).mean[0] / 255
+
+    colour, luma = ImageStat.Stat(image.convert("RGB")), image.convert("L")
+    wide, high = image.size
+    across = ImageChops.difference(luma.crop((1, 0, wide, high)), luma.crop((0, 0, wide - 1, high)))
+    down = ImageChops.difference(luma.crop((0, 1, wide, high)), luma.crop((0, 0, wide, high - 1)))
+    changes = [level(across) if wide > 1 else 0.0, level(down) if high > 1 else 0.0]
+    patches = [
+        level(luma.crop((x * wide // 4, y * high // 4, -(-(x + 1) * wide // 4), -(-(y + 1) * high // 4)))) - level(luma)
+        for y in range(4)
+        for x in range(4)
+    ]
+    return [value / 255 for value in (*colour.mean, *colour.stddev)] + changes + patches
+
+
+def law(image: Picture, seen: list, units: list, stages: list) -> list:  # type: ignore[type-arg]
+    """By which an image is drawn: for each stage what STAGES holds where all images are drawn alike.
+
+    Args:
+        image: Which.
+        seen: For each feature what it is on average, and how far it spreads.
+        units: For each hidden unit its bias, what it is on average, and a weight per feature.
+        stages: For each stage and operation logits of selection, application and magnitude, the two strengths at no and
+            at full magnitude, and what each unit adds to the logits.
+    """
+
+    def sigmoid(logit: float) -> float:
+        return 0.5 + 0.5 * math.tanh(0.5 * logit)
+
+    def product(one: list[float], other: list[float]) -> float:
+        return sum(a * b for a, b in zip(one, other, strict=True))
+
+    inputs = [(value - centre) / scale for value, (centre, scale) in zip(features(image), seen, strict=True)]
+    hidden = []
+    for bias, offset, weights in units:
+        unit = math.tanh(product(weights, inputs) / len(inputs) ** 0.5 + bias) - offset
+        hidden.append(unit / len(units) ** 0.5)
+    found = []
+    for stage in stages:
+        rows = []
+        for operation, logits, neutral, one_way, other_way, outputs in stage:
+            selection, application, magnitude = (
+                logit + product(added, hidden) for logit, added in zip(logits, outputs, strict=True)
+            )
+            mu = sigmoid(magnitude)
+            strengths = (neutral + mu * (way - neutral) for way in (one_way, other_way))
+            rows.append((operation, math.exp(selection), sigmoid(application), *strengths))
+        found.append(rows)
+    return found

@@ -1,0 +1,204 @@
+"""Policies that look at images in other libraries: those that show their transforms the image draw by it."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy import stats
+from torch import Tensor
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+from madao import ImagePolicy, Policy, PolicySpec, load_policy
+from madao.cli import main
+from madao.export import albumentations as for_albumentations
+from madao.export import export, looking
+from madao.export import timm as for_timm
+from madao.export.image import ImageAugmenter, from_pil
+from madao.export.torchvision import PolicyTransform
+from madao.policy.features import features
+from tests.export.exported import load, write
+from tests.export.test_python import test_it_looks_as_if_a_person_had_written_it as assert_tidy
+
+GENERATOR = torch.Generator().manual_seed(0)
+IMAGES = (
+    (
+        torch.rand(40, 3, 12, 10, generator=GENERATOR)
+        * torch.linspace(0.1, 1, 40).reshape(-1, 1, 1, 1)
+        * torch.linspace(0.2, 1, 10)
+    )
+    .mul(255)
+    .to(torch.uint8)
+)
+DARK, LIGHT = torch.full((3, 8, 8), 20, dtype=torch.uint8), torch.full((3, 8, 8), 230, dtype=torch.uint8)
+
+
+def uneven() -> PolicySpec:
+    policy = ImagePolicy(2, 6, operations=["Invert", "Rotate", "Brightness", "Posterize", "Solarize"])
+    policy.standardise(IMAGES)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(2 * torch.randn(parameter.shape, generator=GENERATOR))
+    return policy.spec()
+
+
+SPEC = uneven()
+
+
+def lighten() -> PolicySpec:
+    """Dark images are inverted, light ones are left alone: by one hidden unit that sees the mean of red."""
+    policy = ImagePolicy(1, 1, operations=["Invert", "Equalize"])
+    with torch.no_grad():
+        policy.get_buffer("weights").zero_()[0, 0] = -1000
+        policy.get_buffer("bias").zero_()
+        policy.get_buffer("offset").zero_()
+        policy.selection_logits[:, 0] = 50
+        policy.application_logits.zero_()
+        policy.get_parameter("application_outputs").fill_(60)
+    return policy.spec()
+
+
+def picture(image: Tensor) -> Image.Image:
+    return Image.fromarray(image.permute(1, 2, 0).numpy())
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("size", [(12, 12), (7, 13), (1, 5), (3, 2), (200, 150)])
+def test_pillow_sees_what_madao_sees(mode: str, size: tuple[int, int]) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+    noise[: size[0] // 2] //= 3
+    image = Image.fromarray(noise).convert(mode)
+    expected = features(from_pil(image)[None])[0].tolist()
+    # Pillow's luma is rounded to levels.
+    assert looking.features(image) == pytest.approx(expected, abs=0.51 / 255)
+    exact = [*range(6)] if mode == "RGB" else [*range(24)]
+    for index in exact:
+        assert looking.features(image)[index] == pytest.approx(expected[index], abs=1e-5)
+
+
+def test_the_file_that_needs_pillow_alone_has_the_law_of_the_image(tmp_path: Path) -> None:
+    module = load(SPEC, "python", tmp_path)
+    policy = load_policy(write(SPEC, "json", tmp_path))
+    selection, application, magnitude = policy.law_of(IMAGES)  # type: ignore[attr-defined]
+    names = {operation.name.lower(): index for index, operation in enumerate(SPEC.operations)}
+    for number in range(0, 40, 7):
+        found = module.law(picture(IMAGES[number]), module.FEATURES, module.UNITS, module.STAGES)
+        for stage, rows in enumerate(found):
+            assert len(rows) == len(SPEC.operations)
+            total = sum(row[1] for row in rows)
+            for function, share, chance, one_way, other_way in rows:
+                index = names[function.__name__]
+                operation, mu = SPEC.operations[index], magnitude[stage, number, index]
+                assert share / total == pytest.approx(float(selection[stage, number, index]), abs=0.01)
+                assert chance == pytest.approx(float(application[stage, number, index]), abs=0.01)
+                if operation.range is not None:
+                    span = abs(operation.range[1] - operation.range[0])
+                    for way, sign in ((one_way, 1.0), (other_way, -1.0)):
+                        expected = operation.value(mu, torch.tensor(sign))
+                        assert way == pytest.approx(float(expected), abs=0.01 * span)
+    assert selection.std(1).max() > 0.1
+    assert_tidy(SPEC, tmp_path)
+    assert "only madao" not in Path(module.__file__ or "").read_text()
+
+
+def draws(target: str, folder: Path, image: Tensor, count: int) -> list[list[tuple[str, bool]]]:
+    module = load(SPEC, target, folder)
+    shown = picture(image)
+    names = [operation.name.lower() for operation in SPEC.operations]
+    if target == "python":
+        transform = module.PolicyTransform(random.Random(0))
+        drawn = [transform.draw(shown) for _ in range(count)]
+        return [[(function.__name__, applied) for function, applied, _ in steps] for steps in drawn]
+    torch.manual_seed(0)
+    each: Any
+    if target == "albumentations":
+        module.transform.set_random_seed(0)
+        array = np.asarray(shown)
+        each = [module.transform.get_params_dependent_on_data({}, {"image": array})["steps"] for _ in range(count)]
+        return [[(names[step[0]], step[1]) for step in steps] for steps in each]
+    if target == "timm":
+        each = [module.transform.sample(shown) for _ in range(count)]
+    else:
+        each = module.transform.make_params([image.expand(count, -1, -1, -1)])["steps"]
+    return [[(names[step.operation], step.applied) for step in steps] for steps in each]
+
+
+@pytest.mark.parametrize("target", ["torchvision", "albumentations", "timm", "python"])
+def test_what_is_written_draws_by_the_law_of_the_image(target: str, tmp_path: Path) -> None:
+    count, policy = 4000, load_policy(write(SPEC, "json", tmp_path))
+    pair = IMAGES[[2, 37]]
+    selection, application, _ = (table.double() for table in policy.law_of(pair))  # type: ignore[attr-defined]
+    selection /= selection.sum(-1, keepdim=True)
+    for number in range(2):
+        found = draws(target, tmp_path, pair[number], count)
+        for stage in range(2):
+            names = [steps[stage][0] for steps in found]
+            seen = np.array([names.count(operation.name.lower()) for operation in SPEC.operations])
+            expected, other = (count * selection[stage, which].numpy() for which in (number, 1 - number))
+            often = expected > 5
+            rest = [[*values[often], values[~often].sum()] for values in (seen, expected, other)]
+            kept = slice(None) if (~often).any() else slice(-1)
+            assert stats.chisquare(rest[0][kept], rest[1][kept]).pvalue > 1e-4
+            assert np.abs(seen - other).sum() > 3 * np.abs(seen - expected).sum()
+            applied = sum(steps[stage][1] for steps in found)
+            chance = float((selection * application).sum(-1)[stage, number])
+            assert stats.binomtest(applied, count, chance).pvalue > 1e-5
+
+
+def test_each_library_looks_at_the_image_it_augments(tmp_path: Path) -> None:
+    spec = lighten()
+    torchvision = PolicyTransform(spec)
+    bright = torch.full_like(DARK, 235)
+    assert torch.equal(torchvision(DARK), bright)
+    assert torch.equal(torchvision(LIGHT), LIGHT)
+    batch = torchvision(torch.stack([DARK, LIGHT, DARK]))
+    assert torch.equal(batch, torch.stack([bright, LIGHT, bright]))
+    video = tv_tensors.Video(torch.stack([torch.stack([LIGHT, DARK]), torch.stack([DARK, DARK])]))
+    found = torchvision(video).as_subclass(Tensor)  # by its first frame
+    assert torch.equal(found[0], video[0].as_subclass(Tensor))
+    assert torch.equal(found[1], torch.stack([bright, bright]))
+    composed = v2.Compose([torchvision, v2.Identity()])
+    image, mask = composed(tv_tensors.Image(DARK), tv_tensors.Mask(torch.ones(8, 8)))
+    assert torch.equal(image.as_subclass(Tensor), bright)
+    assert (mask == 1).all()
+    assert composed(picture(DARK)).getpixel((0, 0)) == (235,) * 3
+
+    timm = for_timm.PolicyTransform(spec)
+    albumentations = for_albumentations.PolicyTransform(spec)
+    python = load(spec, "python", tmp_path).transform
+    for shown, level in ((DARK, 235), (LIGHT, 230)):
+        assert timm(picture(shown)).getpixel((3, 3)) == (level,) * 3
+        assert python(picture(shown)).getpixel((3, 3)) == (level,) * 3
+        array = shown.permute(1, 2, 0).contiguous().numpy()
+        assert (albumentations(image=array)["image"] == level).all()
+        assert (albumentations(image=array[..., 0])["image"] == level).all()
+        assert (albumentations(images=np.stack([array, array]))["images"] == level).all()
+        floats = albumentations(image=(array / 255).astype(np.float32))["image"]
+        assert floats == pytest.approx(level / 255, abs=1e-5)
+
+
+def test_one_that_draws_before_it_sees_the_image_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "policy.json"
+    SPEC.save(source)
+    with pytest.raises(ValueError, match="kornia draws before it sees the images; export to torchvision"):
+        export(SPEC, "kornia")
+    assert main(["export", str(source), "--to", "kornia", "--out", str(tmp_path / "a.py")]) == 2
+    assert "--label shared" in capsys.readouterr().err
+    assert main(["export", str(source), "--to", "kornia", "--label", "shared", "--out", str(tmp_path / "a.py")]) == 0
+    assert main(["export", str(source), "--to", "json", "--label", "cat", "--out", str(tmp_path / "b.json")]) == 2
+    assert "unknown class 'cat'; this policy has none" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"depends on what an image shows: sample\(image=image\)"):
+        ImageAugmenter(SPEC).sample()
+
+
+def test_magnitudes_of_every_image_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("madao.export.image._REMEMBERED_VALUES", 5)
+    augmenter = ImageAugmenter(SPEC)
+    for image in IMAGES:
+        augmenter.apply(image, augmenter.sample(image=image))
+        assert len(augmenter._values) <= 5
+    assert ImageAugmenter(Policy().spec()).sample(image=IMAGES[0])
