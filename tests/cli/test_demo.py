@@ -1,13 +1,17 @@
 """Does it learn? The answer is planted, so that it is known."""
 
+import math
 import re
 from pathlib import Path
 
 import pytest
+import torch
 
+from madao import ImagePolicy
 from madao.cli import main
 from madao.cli.demo import _verdict, demo_config, family_share, half_shares, methods
 from madao.data.planted import HALVES
+from madao.training.config import Planted
 from madao.training.result import Result
 from madao.training.trainer import Trainer
 
@@ -52,6 +56,28 @@ def test_rank_and_share_in_each_half_of_the_classes() -> None:
     assert _verdict({"class": result}, "rotate-or-brightness") == (
         "the policy for each class chooses Rotate in 50 % of draws for 0 to 4, where it was planted, and in 40 % for "
         "the others; Brightness in 35 % of draws for 5 to 9, where it was planted, and in 20 % for the others"
+    )
+
+
+def test_rank_and_share_in_each_half_of_the_images(tmp_path: Path) -> None:
+    """A policy with one hidden unit, which is 1 where an image is dark and −1 where it is light."""
+    policy = ImagePolicy(1, 1, operations=["Rotate", "Brightness", "Invert"])
+    with torch.no_grad():
+        policy.get_buffer("weights").zero_()[0, 0] = -1e4
+        policy.get_buffer("bias").zero_()
+        policy.get_buffer("offset").zero_()
+        policy.get_parameter("selection_outputs").copy_(torch.tensor([2.0, -2.0, 0.0]).expand(1, 1, 3))
+    policy.spec().save(tmp_path / "policy.json")
+    result = Result(0.1, 0.1, 1, str(tmp_path), {"Rotate": 0.3, "Brightness": 0.3, "Invert": 0.3})
+    more, less, between = (math.exp(logit) / (math.exp(2) + math.exp(-2) + 1) for logit in (2, -2, 0))
+    shares = half_shares(result, "by-tone")
+    assert [name for name, *_ in shares] == ["Rotate", "Brightness"]
+    assert [numbers for _, *numbers in shares] == [pytest.approx([more, less, 1], rel=1e-3)] * 2
+    assert between < more
+    assert methods("by-tone") == (*methods("rotate"), "image")
+    assert _verdict({"image": result}, "by-tone") == (
+        "the policy for each image chooses Rotate in 87 % of draws for light digits, where it was planted, and in 2 % "
+        "for the others; Brightness in 87 % of draws for dark ones, where it was planted, and in 2 % for the others"
     )
 
 
@@ -100,15 +126,15 @@ def test_each_half_of_the_classes_begins_to_choose_its_own(tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_each_class_finds_what_was_planted_in_its_half(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("planted", "method"), [("rotate-or-brightness", "class"), ("by-tone", "image")])
+def test_each_half_finds_what_was_planted_in_it(planted: Planted, method: str, seed: int, tmp_path: Path) -> None:
     results = {
-        method: Trainer(demo_config(method, "rotate-or-brightness", seed, 72, tmp_path)).fit()
-        for method in ("uniform", "class")
+        name: Trainer(demo_config(name, planted, seed, 72, tmp_path)).fit() for name in ("uniform", "madao", method)
     }
-    print(seed, {method: result.test_error for method, result in results.items()})
-    for name, here, there, rank in half_shares(results["class"], "rotate-or-brightness"):
+    print(seed, {name: result.test_error for name, result in results.items()})
+    for name, here, there, rank in half_shares(results[method], planted):
         print(name, here, there, rank)
         assert rank == 1
         assert here > 1.3 * there
-    errors = {method: result.test_error or 0.0 for method, result in results.items()}
-    assert errors["class"] < errors["uniform"]
+    errors = {name: result.test_error or 0.0 for name, result in results.items()}
+    assert errors[method] < errors["uniform"]

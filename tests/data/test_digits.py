@@ -110,13 +110,13 @@ def test_the_others_are_moved_four_times_each(planted: str) -> None:
                 assert (copies[i] != copies[j]).flatten(1).any(1).float().mean() > most
     validation, test = splits(digits(planted))[1:]
     for part, seed in ((validation, 1), (test, 2)):
-        plain = splits(digits())[seed].images
+        light = splits(digits())[seed].images
         if planted == BY_TONE:
             # By a corner, where no ink is: the darkest of the dark ones has a tenth of 255 there.
             dark = part.images[:, 0, 0, 0].reshape(4, -1).amin(0) > 20
             assert 0.4 < dark.float().mean() < 0.6
-            plain = torch.where(dark.reshape(-1, 1, 1, 1), 255 - plain, plain)
-        assert torch.equal(part.images, plant(plain.repeat(4, 1, 1, 1), part.labels, planted, seed))
+            light = torch.where(dark.reshape(-1, 1, 1, 1), 255 - light, light)
+        assert torch.equal(part.images, plant(light.repeat(4, 1, 1, 1), part.labels, planted, seed))
 
 
 @pytest.mark.parametrize("strength", [-1.0, -0.4, 0.0, 0.5, 1.0])

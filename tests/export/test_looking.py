@@ -20,6 +20,7 @@ from madao.export import export, looking
 from madao.export import timm as for_timm
 from madao.export.image import ImageAugmenter, from_pil
 from madao.export.torchvision import PolicyTransform
+from madao.policy import FrozenPolicy
 from madao.policy.features import features
 from tests.export.exported import load, write
 from tests.export.test_python import test_it_looks_as_if_a_person_had_written_it as assert_tidy
@@ -62,6 +63,12 @@ def lighten() -> PolicySpec:
     return policy.spec()
 
 
+def loaded(folder: Path) -> FrozenPolicy:
+    policy = load_policy(write(SPEC, "json", folder))
+    assert isinstance(policy, FrozenPolicy)
+    return policy
+
+
 def picture(image: Tensor) -> Image.Image:
     return Image.fromarray(image.permute(1, 2, 0).numpy())
 
@@ -82,8 +89,7 @@ def test_pillow_sees_what_madao_sees(mode: str, size: tuple[int, int]) -> None:
 
 def test_the_file_that_needs_pillow_alone_has_the_law_of_the_image(tmp_path: Path) -> None:
     module = load(SPEC, "python", tmp_path)
-    policy = load_policy(write(SPEC, "json", tmp_path))
-    selection, application, magnitude = policy.law_of(IMAGES)  # type: ignore[attr-defined]
+    selection, application, magnitude = loaded(tmp_path).law_of(IMAGES)
     names = {operation.name.lower(): index for index, operation in enumerate(SPEC.operations)}
     for number in range(0, 40, 7):
         found = module.law(picture(IMAGES[number]), module.FEATURES, module.UNITS, module.STAGES)
@@ -129,9 +135,8 @@ def draws(target: str, folder: Path, image: Tensor, count: int) -> list[list[tup
 
 @pytest.mark.parametrize("target", ["torchvision", "albumentations", "timm", "python"])
 def test_what_is_written_draws_by_the_law_of_the_image(target: str, tmp_path: Path) -> None:
-    count, policy = 4000, load_policy(write(SPEC, "json", tmp_path))
-    pair = IMAGES[[2, 37]]
-    selection, application, _ = (table.double() for table in policy.law_of(pair))  # type: ignore[attr-defined]
+    count, pair = 4000, IMAGES[[2, 37]]
+    selection, application, _ = (table.double() for table in loaded(tmp_path).law_of(pair))
     selection /= selection.sum(-1, keepdim=True)
     for number in range(2):
         found = draws(target, tmp_path, pair[number], count)

@@ -1,12 +1,13 @@
-"""The map of classes and operations."""
+"""The map of classes or images and operations."""
 
 import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
-from madao import ClassPolicy, Policy
+from madao import ClassPolicy, ImagePolicy, Policy
 from madao.report import read_run, write_report
 from madao.report.gallery import gallery
 from madao.report.laws import heat_map
@@ -40,12 +41,39 @@ def test_the_page_shows_what_each_class_chooses(tmp_path: Path) -> None:
     assert "<h3>What the classes share</h3>" in text
 
 
-def test_without_classes_there_is_none(tmp_path: Path) -> None:
+def test_the_page_shows_what_each_image_chooses(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run")
+    samples = np.load(path / "samples.npz")["images"]
+    policy = ImagePolicy()
+    policy.standardise(torch.from_numpy(samples))
+    with torch.no_grad():
+        policy.get_parameter("selection_outputs").add_(3 * torch.randn(2, 16, 14))
+    policy.spec().save(path / "policy.json")
+    text = write_report([read_run(path)], tmp_path / "report.html", figures=False)[0].read_text()
+    start = text.index('data-map="images"')
+    table = text[start : text.index("</figure>", start)]
+    heads = re.findall(r'<th scope="col">(\w+)</th>', table)
+    shown = list(rows(table).items())
+    assert len(shown) == 9
+    assert all(name.startswith('<img src="data:image/png') for name, _ in shown[:-1])
+    assert shown[-1][0] == "shared"
+    each = policy.law_of(torch.from_numpy(samples))[0].detach().mean(0)
+    names = [operation.name for operation in policy.operations]
+    for (_, found), shares in zip(shown[:-1], each, strict=True):
+        expected = [100 * float(shares[names.index(head)]) for head in heads]
+        assert found == pytest.approx(expected, abs=0.51)
+    assert len({tuple(found) for _, found in shown}) == 9
+    assert "What the images share" in text
+    assert heat_map(policy.spec()) == ""  # of a run that kept no images
+
+
+def test_where_all_are_drawn_alike_there_is_none(tmp_path: Path) -> None:
     assert heat_map(Policy().spec()) == ""
     run = read_run(write_run(tmp_path / "run"))
     text = write_report([run], tmp_path / "report.html", figures=False)[0].read_text()
     assert "data-map" not in text
     assert "What the classes share" not in text
+    assert "What the images share" not in text
 
 
 def test_of_many_classes_those_are_shown_that_depart_the_most() -> None:
@@ -57,6 +85,22 @@ def test_of_many_classes_those_are_shown_that_depart_the_most() -> None:
     assert len(shown) == 201
     assert {str(number) for number in range(150, 300)} < shown.keys()
     assert "the 200 that depart the most from what they share" in text
+
+
+def test_images_are_shown_under_draws_of_their_own_law() -> None:
+    policy = ImagePolicy(1, 1, operations=["Invert", "Equalize"])
+    with torch.no_grad():
+        policy.get_buffer("weights").zero_()[0, 0] = -1000  # by the mean of red
+        policy.get_buffer("bias").zero_()
+        policy.get_buffer("offset").zero_()
+        policy.selection_logits[:, 0] = 50
+        policy.application_logits.zero_()
+        policy.get_parameter("application_outputs").fill_(60)
+    samples = np.full((3, 3, 8, 12), 20, dtype=np.uint8)
+    samples[1] = 230
+    for labels in (None, np.array([0, 1, 1])):
+        captions = [{tile.caption for tile in row.tiles[1:]} for row in gallery(policy.spec(), samples, labels).draws]
+        assert captions == [{"Invert"}, {"unchanged"}, {"Invert"}]
 
 
 def test_images_are_shown_under_draws_of_their_class() -> None:

@@ -23,7 +23,7 @@ from madao.hypergrad import (
     Unaugmented,
 )
 from madao.hypergrad.hypergradient import unread
-from madao.policy import ClassPolicy, Policy, Standard
+from madao.policy import ClassPolicy, ImagePolicy, Policy, Standard
 from madao.tasks import Classification
 from madao.training import outer as outer_module
 from madao.training.drawing import part_of
@@ -39,6 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
         "microbatch": 3,
     },
     "a policy each class": {"classes": 3, "draws": 2},
+    "a policy each image": {"looks": True, "draws": 2},
     "relaxed, neumann": {"solver": Neumann(3, 0.01), "estimator": Relaxed(), "inner_mode": "train"},
 }
 BATCH, VALIDATION, STEPS = 13, 11, 60  # no number of processes divides them
@@ -70,8 +71,8 @@ def train(case: str) -> dict[str, Any]:
     """Sixty steps, an outer step at every third; what came of them."""
     ranks, model = Ranks.current(), network()
     settings = dict(CASES[case])
-    classes = settings.pop("classes", None)
-    policy = (Policy(seed=1) if classes is None else ClassPolicy(classes, seed=1)).double()
+    classes, looks = settings.pop("classes", None), settings.pop("looks", False)
+    policy = (ImagePolicy(seed=1) if looks else ClassPolicy(classes, seed=1) if classes else Policy(seed=1)).double()
     standard = Standard(padding=1, cutout=2, flip=True, seed=2)
     shared = DistributedDataParallel(model) if ranks.world > 1 else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao import ClassPolicy, PolicyOptimizer, PolicySpec
+from madao import ClassPolicy, Policy, PolicyOptimizer, PolicySpec
 from madao.hypergrad import Influence, Relaxed, SameExample
 from madao.training.config import AugmentConfig, OuterConfig, TrainConfig
 from madao.training.errors import UserError
@@ -23,7 +23,7 @@ GENERATOR = torch.Generator().manual_seed(0)
 TRAIN = torch.rand(24, 1, 8, 8, generator=GENERATOR), torch.arange(24) % 3
 
 
-def build(policy: ClassPolicy, **changes: Any) -> PolicyOptimizer:
+def build(policy: Policy, **changes: Any) -> PolicyOptimizer:
     descent = torch.optim.SGD(policy.parameters(), lr=1.0)
     return PolicyOptimizer(policy, network(), every=1, optimizer=descent, **changes)
 

@@ -16,6 +16,9 @@ NAMES = (
 )
 """What each number is. A grey image has three equal channels."""
 
+KINDS = (3, 3, 2, GRID * GRID)
+"""How many numbers there are of each kind: means, deviations, changes and patches."""
+
 _LUMA = (0.299, 0.587, 0.114)
 
 

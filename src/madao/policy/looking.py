@@ -1,6 +1,7 @@
 """A policy for each image: what all have in common, and how each departs from it by what it shows."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from madao.policy.conditional import SHRINKAGE, shrunk
-from madao.policy.features import NAMES, features
+from madao.policy.features import KINDS, NAMES, features
 from madao.policy.law import Law, rows_of_features
 from madao.policy.learned import Policy
 from madao.policy.network import Layers, Network, Outputs
@@ -27,8 +28,8 @@ class ImagePolicy(Policy):
     is the mean of the images' logits; `selection`, `application` and `magnitude` are those of φ, `law_of(images)` those
     of images.
 
-    W and b stay as they were drawn, from N(0, 1): logits are linear in what learns, so that every number of V has an
-    unbiased gradient from the first step. Where the hidden layer learns too, noise moves it under V's feet (measured:
+    W and b stay as they were drawn, from normal laws: logits are linear in what learns, so that every number of V has
+    an unbiased gradient from the first step. Where the hidden layer learns too, noise moves it under V's feet (measured:
     docs/policies.md). V has the prior that the deviations of `ClassPolicy` have: `with_prior` adds λ r V to ∂g/∂V.
 
     Args:
@@ -51,7 +52,9 @@ class ImagePolicy(Policy):
         random = torch.Generator().manual_seed(settings.get("seed", 0))
         self.register_buffer("centre", torch.full((len(NAMES),), 0.5))
         self.register_buffer("scale", torch.full((len(NAMES),), 0.25))
-        self.register_buffer("weights", torch.randn(units, len(NAMES), generator=random))
+        # Each kind of feature is heard alike, however many numbers it has.
+        heard = torch.cat([torch.full((count,), math.sqrt(len(NAMES) / len(KINDS) / count)) for count in KINDS])
+        self.register_buffer("weights", torch.randn(units, len(NAMES), generator=random) * heard)
         self.register_buffer("bias", torch.randn(units, generator=random))
         self.register_buffer("offset", self.get_buffer("bias").tanh())
         for kind in _KINDS:
