@@ -7,7 +7,8 @@ paper's estimator and solver. What is in the output already is not run again, so
 in how many runs the planted family is the likeliest, and in how many the test error is below that of `uniform` for the
 same seed. Nothing planted (`none`): the largest selection there is, beside 1/14 at the start. Where halves of the
 classes move in different ways (`--planted rotate-or-brightness --methods madao,class,uniform`), `class` is a policy for
-each class: in how many halves the operation planted there is the likeliest, and likelier than in the other half.
+each class: in how many halves the operation planted there is the likeliest, and likelier than in the other half. The
+same of images for `--planted by-tone --methods madao,image,uniform`.
 """
 
 import argparse

@@ -29,8 +29,8 @@ class ImagePolicy(Policy):
     of images.
 
     W and b stay as they were drawn, from normal laws: logits are linear in what learns, so that every number of V has
-    an unbiased gradient from the first step. Where the hidden layer learns too, noise moves it under V's feet (measured:
-    docs/policies.md). V has the prior that the deviations of `ClassPolicy` have: `with_prior` adds λ r V to ∂g/∂V.
+    an unbiased gradient from the first step. Where the hidden layer learns too, noise moves it under V's feet
+    (docs/policies.md). V has the prior that the deviations of `ClassPolicy` have: `with_prior` adds λ r V to ∂g/∂V.
 
     Args:
         stages: How many operations in a row, K.
