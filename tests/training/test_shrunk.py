@@ -60,7 +60,7 @@ def test_noise_hardly_moves_it_and_signal_does() -> None:
         assert least < found / adam < 1.05
     # Nothing but signal: from the second step on nearly Adam's.
     constant = torch.ones(100, 3)
-    torch.testing.assert_close(walked(constant, True), walked(constant, False), rtol=0.2, atol=0)
+    torch.testing.assert_close(walked(constant, True), walked(constant, False), rtol=0.25, atol=0)
 
 
 def test_the_scale_of_the_gradient_makes_no_difference_and_zero_is_zero() -> None:
