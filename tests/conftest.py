@@ -14,6 +14,7 @@ hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
 # The tests run in as many processes as there are cores; so does what they start.
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # else it asks the network for its newest version as it is imported
 torch.set_num_threads(1)
 
 

@@ -69,11 +69,10 @@ def test_rank_and_share_in_each_half_of_the_images(tmp_path: Path) -> None:
         policy.get_parameter("selection_outputs").copy_(torch.tensor([2.0, -2.0, 0.0]).expand(1, 1, 3))
     policy.spec().save(tmp_path / "policy.json")
     result = Result(0.1, 0.1, 1, str(tmp_path), {"Rotate": 0.3, "Brightness": 0.3, "Invert": 0.3})
-    more, less, between = (math.exp(logit) / (math.exp(2) + math.exp(-2) + 1) for logit in (2, -2, 0))
+    more, less = (math.exp(logit) / (math.exp(2) + math.exp(-2) + 1) for logit in (2, -2))
     shares = half_shares(result, "by-tone")
     assert [name for name, *_ in shares] == ["Rotate", "Brightness"]
     assert [numbers for _, *numbers in shares] == [pytest.approx([more, less, 1], rel=1e-3)] * 2
-    assert between < more
     assert methods("by-tone") == (*methods("rotate"), "image")
     assert _verdict({"image": result}, "by-tone") == (
         "the policy for each image chooses Rotate in 87 % of draws for light digits, where it was planted, and in 2 % "
@@ -128,9 +127,7 @@ def test_each_half_of_the_classes_begins_to_choose_its_own(tmp_path: Path) -> No
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize(("planted", "method"), [("rotate-or-brightness", "class"), ("by-tone", "image")])
 def test_each_half_finds_what_was_planted_in_it(planted: Planted, method: str, seed: int, tmp_path: Path) -> None:
-    results = {
-        name: Trainer(demo_config(name, planted, seed, 72, tmp_path)).fit() for name in ("uniform", "madao", method)
-    }
+    results = {name: Trainer(demo_config(name, planted, seed, 72, tmp_path)).fit() for name in ("uniform", method)}
     print(seed, {name: result.test_error for name, result in results.items()})
     for name, here, there, rank in half_shares(results[method], planted):
         print(name, here, there, rank)

@@ -3,9 +3,17 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_sample_images
 from torch import Tensor
 
-from madao.policy.features import GRID, NAMES, features
+from madao.policy.features import GRID, KINDS, NAMES, THUMB, features
+
+
+def within(area: int, side: int) -> list[int]:
+    """The pixels of a side whose centres lie in one of the thumbnail's areas; or the one about its centre."""
+    found = [x for x in range(side) if area * side < (x + 0.5) * THUMB <= (area + 1) * side]
+    return found or [int((area + 0.5) * side / THUMB)]
 
 
 def by_hand(image: np.ndarray) -> list[float]:
@@ -14,19 +22,22 @@ def by_hand(image: np.ndarray) -> list[float]:
     found = [plane.mean() for plane in image] + [plane.std() for plane in image]
     luma = 0.299 * image[0] + 0.587 * image[1] + 0.114 * image[2]
     height, width = luma.shape
-    across = [abs(luma[y, x + 1] - luma[y, x]) for y in range(height) for x in range(width - 1)]
-    down = [abs(luma[y + 1, x] - luma[y, x]) for y in range(height - 1) for x in range(width)]
-    found += [np.mean(changes) if changes else 0.0 for changes in (across, down)]
-    for row in range(GRID):
-        for column in range(GRID):
-            top, bottom = row * height // GRID, -(-(row + 1) * height // GRID)
-            left, right = column * width // GRID, -(-(column + 1) * width // GRID)
-            found.append(luma[top:bottom, left:right].mean() - luma.mean())
+    thumb = np.zeros((THUMB, THUMB))
+    for y in range(THUMB):
+        for x in range(THUMB):
+            thumb[y, x] = luma[np.ix_(within(y, height), within(x, width))].mean()
+    across = [abs(thumb[y, x + 1] - thumb[y, x]) for y in range(THUMB) for x in range(THUMB - 1)]
+    down = [abs(thumb[y + 1, x] - thumb[y, x]) for y in range(THUMB - 1) for x in range(THUMB)]
+    found += [np.mean(changes) for changes in (across, down)]
+    side = THUMB // GRID
+    for row in range(0, THUMB, side):
+        for column in range(0, THUMB, side):
+            found.append(thumb[row : row + side, column : column + side].mean() - thumb.mean())
     return found
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("size", [(8, 8), (5, 11), (2, 3), (1, 6), (1, 1)])
+@pytest.mark.parametrize("size", [(32, 48), (8, 8), (37, 21), (5, 11), (1, 6), (1, 1)])
 def test_they_are_what_they_are_called(channels: int, size: tuple[int, int]) -> None:
     images = torch.rand(3, channels, *size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     found = features(images)
@@ -49,16 +60,29 @@ def test_each_says_something_of_its_own() -> None:
     def one(image: Tensor) -> dict[str, float]:
         return dict(zip(NAMES, features(image[None])[0].tolist(), strict=True))
 
-    left = torch.zeros(3, 8, 8)
-    left[:, :, :4] = 1
-    assert one(left)["change from left to right"] == pytest.approx(1 / 7)
+    left = torch.zeros(3, 32, 32)
+    left[:, :, :16] = 1
+    assert one(left)["change from left to right"] == pytest.approx(1 / 15)
     assert one(left)["change from top to bottom"] == 0
     assert one(left)["patch 1, 1"] == pytest.approx(0.5)
     assert one(left)["patch 3, 4"] == pytest.approx(-0.5)
     red = torch.zeros(3, 8, 8)
     red[0] = 1
     assert [one(red)[f"mean of {channel}"] for channel in ("red", "green", "blue")] == [1, 0, 0]
-    assert len(set(NAMES)) == len(NAMES)
+    assert len(set(NAMES)) == len(NAMES) == sum(KINDS)
+
+
+def test_an_image_has_nearly_the_same_at_every_size() -> None:
+    photographs = np.stack(load_sample_images().images)[:, :384, :384]
+    large = torch.from_numpy(photographs).permute(0, 3, 1, 2).float() / 255
+    expected = features(large)
+    for side in (32, 96, 224):
+        small = F.interpolate(large, size=(side, side), mode="bilinear", antialias=True)
+        found = (features(small) - expected).abs()
+        assert found[:, 3:6].max() < 0.05  # what is averaged differs less
+        assert found[:, 6:].max() < 0.02
+        assert found[:, :3].max() < 0.001
+    assert (expected[0] - expected[1]).abs().max() > 0.1
 
 
 def test_no_gradient_and_no_image() -> None:

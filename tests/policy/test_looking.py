@@ -11,11 +11,11 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from madao import Draw, ImagePolicy, Policy, PolicySpec, Standard, load_policy
+from madao import ClassPolicy, Draw, ImagePolicy, Policy, PolicySpec, Standard, load_policy
 from madao.hypergrad import Identity, Influence, NoBaseline, Problem, Relaxed, hypergradient
 from madao.hypergrad.estimators import Estimator
 from madao.policy import FrozenPolicy, PolicyFileError
-from madao.policy.features import NAMES, features
+from madao.policy.features import CENTRES, NAMES, features
 from madao.policy.network import Network
 from tests.policy.test_conditional import fields, outcomes, seeded
 
@@ -57,7 +57,7 @@ def one_image(policy: ImagePolicy, image: Tensor) -> Policy:
 
 
 @pytest.mark.parametrize("relaxed", [False, True])
-def test_before_it_learns_it_is_the_policy_for_all_draw_for_draw(relaxed: bool) -> None:
+def test_before_it_learns_it_is_the_policy_for_all(relaxed: bool) -> None:
     plain, policy = Policy(), ImagePolicy()
     policy.standardise(IMAGES)
     found, expected = policy.sample(IMAGES, seeded(), relaxed), plain.sample(IMAGES, seeded(), relaxed)
@@ -118,9 +118,11 @@ def test_the_shared_part_is_the_mean_of_the_images_logits() -> None:
     inputs = (seen - policy.get_buffer("centre")) / policy.get_buffer("scale")
     torch.testing.assert_close(inputs.mean(0), torch.zeros(24), rtol=0, atol=1e-4)
     torch.testing.assert_close(inputs.std(0, correction=0), torch.ones(24), rtol=1e-3, atol=1e-3)
-    # Nothing is divided by zero where all images are alike.
+    # Where all images are alike, what differs later is not all that counts.
     policy.standardise(torch.full((4, 3, 8, 8), 0.5))
-    assert policy(torch.full((4, 3, 8, 8), 0.5)).isfinite().all()
+    assert policy.get_buffer("scale").min() >= 0.002
+    assert policy(torch.full((4, 3, 8, 8), 0.6)).isfinite().all()
+    assert (policy._layers().hidden(features(torch.full((1, 3, 8, 8), 0.51))).abs() < 1).all()
 
 
 def tiny() -> tuple[ImagePolicy, Tensor, Tensor]:
@@ -294,17 +296,18 @@ def test_files_with_a_network_that_cannot_be() -> None:
     refused(r"network.units: there is none", "network", "units", value=[])
     refused(r"network.units\[1\]: the field 'offset' is missing", "network", "units", 1, "offset")
     refused(r"network.units\[0\].weights: expected a list of numbers", "network", "units", 0, "weights", value=3)
-    refused(r"network.weights\[1\]: 2 numbers for 24 features", "network", "units", 1, "weights", value=[1, 2])
+    refused(r"units\[1\].weights: 2 numbers for 24 features", "network", "units", 1, "weights", value=[1, 2])
+    refused(r"units: bias: must be numbers of up to 1e\+06, got 1e\+39", "network", "units", 0, "bias", value=1e39)
     refused(r"weights\[0\]: expected a number, got the text 'x'", "network", "units", 1, "weights", 0, value="x")
     seen = "network", "features"
     refused(r"network.features: the field 'patch 2, 3' is missing", *seen, "patch 2, 3")
-    refused(r"network.scale: must be above 0, got 0", *seen, "patch 2, 3", "scale", value=0.0)
+    refused(r"features.patch 2, 3.scale: must be at least 1e-06, got 0", *seen, "patch 2, 3", "scale", value=0.0)
     refused(r"features.mean of red.centre: expected a finite number", *seen, "mean of red", "centre", value=math.nan)
     stage = "network", "stages", 0
     refused(r"network.stages\[0\]: the field 'Rotate' is missing", *stage, "Rotate")
     refused(r"network.stages\[0\].Rotate: the field 'magnitude' is missing", *stage, "Rotate", "magnitude")
     refused(r"network.stages\[0\].Invert: unknown field", *stage, "Invert", "magnitude", value=[1, 2])
-    refused(r"selection has 1 numbers for 2 hidden units", *stage, "Rotate", "selection", value=[1])
+    refused(r"selection of operation 2: 1 numbers for 2 hidden units", *stage, "Rotate", "selection", value=[1])
     refused(r"network.stages: 0 entries where there are 1", "network", "stages", value=[])
 
 
@@ -312,10 +315,17 @@ def test_networks_that_cannot_be() -> None:
     spec = scattered().spec()
     network = spec.network
     assert isinstance(network, Network)
-    with pytest.raises(ValueError, match=r"network.bias: 1 numbers for 16 hidden units"):
+    with pytest.raises(ValueError, match=r"network.units: bias: 1 numbers for 16 hidden units"):
         dataclasses.replace(network, bias=(0.0,))
-    with pytest.raises(ValueError, match=r"network.centre: 1 numbers for 24 features"):
+    with pytest.raises(ValueError, match=r"network.features: centre: 1 numbers for 24 features"):
         dataclasses.replace(network, centre=(0.0,))
+    with pytest.raises(ValueError, match=r"network.features: scale: must be numbers of up to 1e\+06, got nan"):
+        dataclasses.replace(network, scale=(math.nan, *network.scale[1:]))
+    policy = scattered()
+    with torch.no_grad():
+        policy.get_parameter("selection_outputs")[1, 3, 2] = math.nan
+    with pytest.raises(ValueError, match=r"network.stages\[1\]: selection of operation 3: must be numbers of up to"):
+        policy.spec()
     with pytest.raises(ValueError, match=r"network.stages\[1\]: 13 entries where there are 14"):
         dataclasses.replace(
             spec, network=dataclasses.replace(network, stages=(network.stages[0], network.stages[1][:-1]))
@@ -342,31 +352,52 @@ def test_what_will_not_do() -> None:
         ImagePolicy(shrinkage=-1)
     assert len(policy(IMAGES[:0])) == 0
     assert "units=16" in repr(policy)
+    for few in (IMAGES[:0], IMAGES[:1]):
+        with pytest.raises(ValueError, match="standardise needs two images or more"):
+            policy.standardise(few)
+    for unfit in (255 * IMAGES, IMAGES - 1, IMAGES * math.nan):
+        for ask in (policy.standardise, policy.law_of, policy.condition):
+            with pytest.raises(ValueError, match=r"float images must lie in \[0, 1\]"):
+                ask(unfit)
+    with pytest.raises(ValueError, match="images must have 1 or 3 channels"):
+        policy.sample(torch.rand(2, 4, 8, 8))
+    policy.get_buffer("offset")[0] = math.nan
+    with pytest.raises(ValueError, match="the policy's offset are not finite"):
+        policy(IMAGES)
+    with pytest.raises(ValueError, match=r"more than one law: use ImagePolicy.from_spec\(spec\)"):
+        Policy.from_spec(ImagePolicy().spec())
+    with pytest.raises(ValueError, match=r"more than one law: use ClassPolicy.from_spec\(spec\)"):
+        Policy.from_spec(ClassPolicy(2).spec())
 
 
-def test_within_standard_augmentation_it_looks_at_what_is_left_of_the_image() -> None:
-    """Images are dark but for a frame that every crop cuts off."""
-    policy = ImagePolicy(1, operations=["Invert", "Equalize"])
-    policy.standardise(IMAGES)
-    images = torch.full((40, 3, 12, 12), 0.1)
-    framed = torch.ones(40, 3, 24, 24)
-    framed[:, :, 6:18, 6:18] = images
+def test_half_precision_around_it_makes_no_other_law() -> None:
+    policy = scattered()
+    expected = policy.law_of(IMAGES)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = policy.law_of(IMAGES)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("relaxed", [False, True])
+def test_within_standard_augmentation_it_looks_at_what_is_left_of_the_image(relaxed: bool) -> None:
+    """Images are light on the left and dark on the right; dark crops are inverted, light ones are left alone."""
+    policy = ImagePolicy(1, 1, operations=["Invert", "Equalize"])
     with torch.no_grad():
-        policy.get_parameter("application_outputs").add_(8 * torch.randn(1, 16, 2, generator=seeded()))
-    standard = Standard(padding=0, flip=False, cutout=0, policy=policy, size=12)
-    for relaxed in (False, True):
-        seen: list[Tensor] = []
-
-        def spied(images: Tensor, labels: Tensor | None = None, kept: list[Tensor] = seen) -> Tensor:
-            kept.append(images)
-            return features(images)
-
-        policy.condition = spied  # type: ignore[method-assign]
-        draw = standard.sample(framed, seeded(2), relaxed)
-        assert isinstance(draw.inner, Draw)
-        assert draw.inner.differentiable is relaxed
-        assert torch.equal(seen[0], standard.before(framed, draw))
-        assert seen[0].shape == (40, 3, 12, 12)
+        policy.get_buffer("weights").zero_()[0, 0] = -1e4
+        policy.get_buffer("bias").zero_()
+        policy.get_buffer("offset").zero_()
+        policy.selection_logits[:, 0] = 50
+        policy.application_logits.zero_()
+        policy.get_parameter("application_outputs").fill_(60)
+    images = torch.linspace(0.93, 0, 24).expand(40, 3, 24, 24).contiguous()
+    standard = Standard(padding=0, flip=False, cutout=0, policy=policy, size=6)
+    draw = standard.sample(images, seeded(2), relaxed)
+    assert isinstance(draw.inner, Draw)
+    assert draw.inner.differentiable is relaxed
+    dark = standard.before(images, draw).mean((1, 2, 3)) < CENTRES[0]
+    assert 5 < int(dark.sum()) < 35
+    assert torch.equal(draw.inner.applied[0], dark)
 
 
 def test_back_from_a_state() -> None:

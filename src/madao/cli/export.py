@@ -32,7 +32,8 @@ def export(
         out: The file to write. By default policy_torchvision.py and so on, here.
         overwrite: Replace the file if it is there.
         label: Of a policy with classes, the one whose part is written, by its name; shared for what classes or images
-            share. By default the whole policy, whose transform takes labels: torchvision, python and json.
+            share. By default the whole policy: with classes for torchvision, python and json, whose transforms take
+            labels; looking at images for all but kornia.
     """
     target = TARGETS[to]
     spec = of_label(_read(run), label)

@@ -45,7 +45,8 @@ def preview(
         columns: How many draws of each.
         size: Side of a tile in pixels; images are cut to a square and scaled.
         seed: Which draws.
-        label: Of a policy with classes, the one whose draws are shown, by its name; shared for what they share.
+        label: Of a policy with classes, the one whose draws are shown, by its name; shared for what classes or images
+            share.
     """
     for name, value in (("rows", rows), ("columns", columns), ("size", size)):
         if value < 1:

@@ -50,8 +50,10 @@ class PolicyTransform(albumentations.DualTransform):  # type: ignore[misc]
         """The same for a policy that looks at images, which are there only now; of several the first counts."""
         if not self.engine.frozen.looks:
             return {}
-        image = data["image"] if "image" in data else data["images"][0]
-        return {"steps": [list(step) for step in self.sample(image)]}
+        for name, first in (("image", ()), ("images", (0,)), ("volume", (0,)), ("volumes", (0, 0))):
+            if name in data:
+                return {"steps": [list(step) for step in self.sample(data[name][first])]}
+        raise ValueError("this policy depends on what an image shows: give one beside what moves along with it")
 
     def apply(self, img: Array, *_: Any, steps: list[list[Any]], **params: Any) -> Array:
         """Augment an image."""

@@ -66,12 +66,12 @@ def as_spec(policy: Any) -> PolicySpec:
     )
 
 
-def without_classes(policy: Any, library: str) -> PolicySpec:
-    """`as_spec` for a library whose transforms see no label; they see the image, unless the library is kornia."""
+def without_classes(policy: Any, library: str, sees_images: bool = True) -> PolicySpec:
+    """`as_spec` for a library whose transforms see no label, and may draw before they see the image."""
     spec = as_spec(policy)
-    if spec.network is not None and library == "kornia":
+    if spec.network is not None and not sees_images:
         raise ValueError(
-            "this policy depends on what an image shows, and kornia draws before it sees the images; export to "
+            f"this policy depends on what an image shows, and {library} draws before it sees the images; export to "
             "torchvision, albumentations, timm, python or json, or what images share: madao export --label shared, "
             "spec.of_class(None)"
         )
@@ -145,6 +145,7 @@ class ImageAugmenter:
         """A draw for one image from torch's global generator; `label` and `image` as of `steps`, where they count."""
         uniforms = torch.rand(self.uniforms, dtype=torch.float64, device="cpu").tolist()
         if isinstance(image, Image.Image):
+            _check_mode(image)
             image = from_pil(image) if self.frozen.looks else None
         return self.steps(uniforms, label, image)
 
@@ -199,10 +200,7 @@ class ImageAugmenter:
 
     def apply_pil(self, image: Image.Image, steps: Steps) -> Image.Image:
         """Augment a PIL image of mode L or RGB; one that is not changed comes back itself."""
-        if image.mode not in ("L", "RGB"):
-            raise ValueError(
-                f"a PIL image must have mode L or RGB, got {image.mode}; convert it first: image.convert('RGB')"
-            )
+        _check_mode(image)
         if not isinstance(self.spec.fill, float):
             check_fill_fits(self.spec.fill, torch.empty(1, len(image.getbands()), 0, 0))
         for step in steps:
@@ -311,6 +309,13 @@ class ImageAugmenter:
                 matrix = along.matrix(operation, numbers[0], numbers[1], height, width)
                 found.append(torch.as_tensor(matrix, device=device))
         return found
+
+
+def _check_mode(image: Image.Image) -> None:
+    if image.mode not in ("L", "RGB"):
+        raise ValueError(
+            f"a PIL image must have mode L or RGB, got {image.mode}; convert it first: image.convert('RGB')"
+        )
 
 
 def from_pil(image: Image.Image) -> Tensor:

@@ -29,7 +29,7 @@ class PolicyTransform(GeometricAugmentationBase2D):
 
     def __init__(self, policy: Any, p: float = 1.0, same_on_batch: bool = False, keepdim: bool = False) -> None:
         super().__init__(p=p, same_on_batch=same_on_batch, keepdim=keepdim)
-        self.policy: ImageAugmenter = ImageAugmenter(without_classes(policy, "kornia"))
+        self.policy: ImageAugmenter = ImageAugmenter(without_classes(policy, "kornia", sees_images=False))
 
     def generate_parameters(self, batch_shape: tuple[int, ...]) -> dict[str, Tensor]:
         """The draw: `choice`, `applied`, `magnitude` and `sign`, each `[B, stages]`."""

@@ -17,17 +17,13 @@ def features(image: Picture) -> list[float]:
     def level(part: Picture) -> float:
         return ImageStat.Stat(part).mean[0] / 255
 
-    colour, luma = ImageStat.Stat(image.convert("RGB")), image.convert("L")
-    wide, high = image.size
-    across = ImageChops.difference(luma.crop((1, 0, wide, high)), luma.crop((0, 0, wide - 1, high)))
-    down = ImageChops.difference(luma.crop((0, 1, wide, high)), luma.crop((0, 0, wide, high - 1)))
-    changes = [level(across) if wide > 1 else 0.0, level(down) if high > 1 else 0.0]
-    patches = [
-        level(luma.crop((x * wide // 4, y * high // 4, -(-(x + 1) * wide // 4), -(-(y + 1) * high // 4)))) - level(luma)
-        for y in range(4)
-        for x in range(4)
-    ]
-    return [value / 255 for value in (*colour.mean, *colour.stddev)] + changes + patches
+    colour = ImageStat.Stat(image.convert("RGB"))
+    thumb = image.convert("L").resize((16, 16), Image.Resampling.BOX)
+    across = ImageChops.difference(thumb.crop((1, 0, 16, 16)), thumb.crop((0, 0, 15, 16)))
+    down = ImageChops.difference(thumb.crop((0, 1, 16, 16)), thumb.crop((0, 0, 16, 15)))
+    corners = [(x, y) for y in range(0, 16, 4) for x in range(0, 16, 4)]
+    patches = [level(thumb.crop((x, y, x + 4, y + 4))) - level(thumb) for x, y in corners]
+    return [value / 255 for value in (*colour.mean, *colour.stddev)] + [level(across), level(down), *patches]
 
 
 def law(image: Picture, seen: list, units: list, stages: list) -> list:  # type: ignore[type-arg]
@@ -54,13 +50,14 @@ def law(image: Picture, seen: list, units: list, stages: list) -> list:  # type:
         hidden.append(unit / len(units) ** 0.5)
     found = []
     for stage in stages:
-        rows = []
+        rows: list = []  # type: ignore[type-arg]
         for operation, logits, neutral, one_way, other_way, outputs in stage:
             selection, application, magnitude = (
                 logit + product(added, hidden) for logit, added in zip(logits, outputs, strict=True)
             )
             mu = sigmoid(magnitude)
             strengths = (neutral + mu * (way - neutral) for way in (one_way, other_way))
-            rows.append((operation, math.exp(selection), sigmoid(application), *strengths))
-        found.append(rows)
+            rows.append((operation, selection, sigmoid(application), *strengths))
+        most = max(row[1] for row in rows)
+        found.append([(operation, math.exp(logit - most), *rest) for operation, logit, *rest in rows])
     return found

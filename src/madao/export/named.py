@@ -18,6 +18,7 @@ class Target:
         write: The file's text from a policy and the name the file is imported by.
         usage: Two lines that use the file, `{module}` being its name.
         labels: Whether what is written can be given an image's label, which a policy with classes needs.
+        sees_images: Whether it draws by what an image shows, which a policy that looks at images needs.
     """
 
     file: str
@@ -25,6 +26,7 @@ class Target:
     write: Callable[[PolicySpec, str], str]
     usage: tuple[str, str]
     labels: bool = False
+    sees_images: bool = True
 
 
 def export(spec: PolicySpec, to: str, module: str | None = None) -> str:
@@ -37,10 +39,10 @@ def export(spec: PolicySpec, to: str, module: str | None = None) -> str:
     """
     if to not in TARGETS:
         raise ValueError(f"unknown target {nearest(to, TARGETS)}")
-    if (spec.classes and not TARGETS[to].labels) or (spec.network is not None and to == "kornia"):
+    if (spec.classes and not TARGETS[to].labels) or (spec.network is not None and not TARGETS[to].sees_images):
         from madao.export.image import without_classes
 
-        without_classes(spec, to)
+        without_classes(spec, to, TARGETS[to].sees_images)
     return TARGETS[to].write(spec, module or TARGETS[to].file.removesuffix(".py"))
 
 
@@ -128,6 +130,7 @@ TARGETS: dict[str, Target] = {
         "madao, kornia",
         _library("kornia"),
         (_IMPORT, "augmented = transform(images)  # floats [B, C, H, W]; or inside AugmentationSequential"),
+        sees_images=False,
     ),
     "timm": Target(
         "policy_timm.py",

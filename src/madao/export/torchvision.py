@@ -80,7 +80,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
 
     def _each_image(self, images: list[Any], count: int) -> list[Any]:
         """What the policy looks at for each of a sample's draws, if it looks."""
-        if not self.policy.frozen.looks or not images:
+        if not self.policy.frozen.looks or not images or not count:
             return [None] * count
         first = images[0]
         if isinstance(first, PIL.Image.Image):

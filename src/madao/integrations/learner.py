@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from madao.integrations.entries import Key, entry, replaced
 from madao.integrations.validation import outer_batches
-from madao.policy import Policy
+from madao.policy import ImagePolicy, Policy
 from madao.training import OuterStep, PolicyOptimizer
 from madao.training.drawing import drawn, part_of
 
@@ -54,6 +54,7 @@ class PolicyLearner:
         self._seen: tuple[Tensor, Tensor, int] | None = None
         self._kept: list[tuple[Tensor, Tensor, int]] = []
         self._saved: dict[str, Any] | None = None
+        self._unseen = False  # whether the policy looks at images and has seen none yet
 
     def start(self, model: nn.Module, **defaults: Any) -> None:
         """Get ready to learn with a model; with the one of before, go on.
@@ -68,9 +69,10 @@ class PolicyLearner:
             self.outer = PolicyOptimizer(self.policy, model, **{**defaults, **self.settings})
             self._kept = []
         ranks = self.outer.ranks
-        ranks.as_the_first(self.policy.parameters())
+        ranks.as_the_first([*self.policy.parameters(), *self.policy.buffers()])
         self.policy.set_extra_state(ranks.told(self.policy.get_extra_state()))
         self._seen, self._validation = None, None
+        self._unseen = isinstance(self.policy, ImagePolicy) and not bool(self.policy.get_buffer("standardised"))
         if self._saved is not None:
             if self._saved["outer"] is not None:
                 self.outer.load_state_dict(self._saved["outer"])
@@ -96,6 +98,10 @@ class PolicyLearner:
             )
         targets = entry(batch, self.targets)
         assert self.outer is not None, "start comes first"
+        if self._unseen and isinstance(self.policy, ImagePolicy):
+            self.policy.standardise(images)
+            self.outer.ranks.as_the_first(self.policy.buffers())
+            self._unseen = False
         (place,) = self.outer.ranks.places([len(images)], images.device)
         self._seen = images, targets, place.total
         augmented = self.policy.apply(images, drawn(self.policy, images, targets, place))

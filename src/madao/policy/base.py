@@ -68,7 +68,10 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
         """
         if self.classes:
             return labels
-        return features(images) if self.looks else None
+        if not self.looks:
+            return None
+        check_images(images)
+        return features(images)
 
     @overload
     def apply(self, images: Tensor, draw: Draw) -> Tensor: ...

@@ -168,6 +168,12 @@ class Policy(AugmentationPolicy):
             spec: Stages, operations, fill and numbers.
             **settings: What a spec does not hold: `temperature`, `application_temperature`, `seed`.
         """
+        if spec.classes or spec.network is not None:
+            other = "ClassPolicy" if spec.classes else "ImagePolicy"
+            raise ValueError(
+                f"this spec has more than one law: use {other}.from_spec(spec), or what is shared, "
+                "Policy.from_spec(spec.of_class(None))"
+            )
         policy = cls(len(spec.stages), spec.operations, fill=spec.fill, **settings)
         policy._start_at(spec)
         return policy
@@ -209,7 +215,7 @@ class Policy(AugmentationPolicy):
     def _check_parameters(self) -> None:
         if self.selection_logits.device.type != "cpu":
             return
-        for name, parameter in self.named_parameters():
+        for name, parameter in (*self.named_parameters(), *self.named_buffers()):
             if not torch.isfinite(parameter).all():
                 raise ValueError(
                     f"the policy's {name} are not finite ({parameter.detach().flatten().tolist()[:4]} …): an "

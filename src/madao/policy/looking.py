@@ -8,15 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from madao.ops.checks import check_images
 from madao.policy.conditional import SHRINKAGE, shrunk
-from madao.policy.features import KINDS, NAMES, features
+from madao.policy.features import CENTRES, KINDS, NAMES, SCALES, features, of_kinds
 from madao.policy.law import Law, rows_of_features
 from madao.policy.learned import Policy
 from madao.policy.network import Layers, Network, Outputs
 from madao.policy.spec import PolicySpec, six
 
 _FIXED = ("centre", "scale", "weights", "bias", "offset")
-_KINDS = ("selection", "application", "magnitude")
+_KINDS = Outputs._fields
+_AT_ONCE = 64
+"""Images looked at: of large ones a thousand would take gigabytes."""
 
 
 class ImagePolicy(Policy):
@@ -24,7 +27,7 @@ class ImagePolicy(Policy):
 
     h(x) = tanh(W f(x) / √F + b) − c, H hidden units on F = 24 standardised numbers f of the image: means and deviations
     of its channels, how much neighbours differ, and the brightness of 4 × 4 patches (`madao.policy.features`). V starts
-    at zero, so that the law is that of `Policy`, draw for draw, until it learns. c is what h is on average, so that φ
+    at zero, so that the law is that of `Policy` until it learns. c is what h is on average, so that φ
     is the mean of the images' logits; `selection`, `application` and `magnitude` are those of φ, `law_of(images)` those
     of images.
 
@@ -50,10 +53,11 @@ class ImagePolicy(Policy):
             raise ValueError(f"shrinkage must be at least 0, got {shrinkage!r}")
         self.units, self.shrinkage = units, shrinkage
         random = torch.Generator().manual_seed(settings.get("seed", 0))
-        self.register_buffer("centre", torch.full((len(NAMES),), 0.5))
-        self.register_buffer("scale", torch.full((len(NAMES),), 0.25))
+        self.register_buffer("centre", of_kinds(CENTRES))
+        self.register_buffer("scale", of_kinds(SCALES))
+        self.register_buffer("standardised", torch.tensor(False))
         # Each kind of feature is heard alike, however many numbers it has.
-        heard = torch.cat([torch.full((count,), math.sqrt(len(NAMES) / len(KINDS) / count)) for count in KINDS])
+        heard = of_kinds(tuple(math.sqrt(len(NAMES) / len(KINDS) / count) for count in KINDS))
         self.register_buffer("weights", torch.randn(units, len(NAMES), generator=random) * heard)
         self.register_buffer("bias", torch.randn(units, generator=random))
         self.register_buffer("offset", self.get_buffer("bias").tanh())
@@ -64,16 +68,22 @@ class ImagePolicy(Policy):
     def standardise(self, images: Tensor) -> None:
         """Let features and hidden units be centred and scaled as these images have them: a thousand will do.
 
+        Without it they are as photographs have them. Before learning begins: it changes what V means.
+
         Args:
             images: `[B, C, H, W]`, uint8 or float in [0, 1], as they are given to the policy.
         """
-        seen = features(images)
+        check_images(images)
+        if len(images) < 2:
+            raise ValueError(f"standardise needs two images or more to see how they differ, got {len(images)}")
+        seen = torch.cat([features(some) for some in images.split(_AT_ONCE)]).to(self.get_buffer("centre"))
         deviation, mean = torch.std_mean(seen, dim=0, correction=0)
         self.get_buffer("centre").copy_(mean)
-        # A number that is always the same says nothing, however it is scaled.
-        self.get_buffer("scale").copy_(deviation.clamp(min=1e-3))
+        # What hardly differs here must not be all that counts where it does.
+        self.get_buffer("scale").copy_(torch.maximum(deviation, 0.1 * of_kinds(SCALES).to(deviation)))
         with torch.no_grad():
             self.get_buffer("offset").add_(self._layers().hidden(seen).mean(0))
+        self.get_buffer("standardised").fill_(True)
 
     def with_prior(self, gradients: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """∂g/∂V + λ r V for the outputs that learn; the shared part has no prior."""

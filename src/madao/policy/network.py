@@ -11,6 +11,9 @@ from madao.policy.features import NAMES
 
 Numbers = tuple[float, ...]
 
+_LARGEST, _SMALLEST = 1e6, 1e-6
+"""What numbers may be: with larger ones, or smaller scales, float32 has no law."""
+
 
 class Outputs(NamedTuple):
     """What hidden units add to the logits of one operation in one stage, a number a unit.
@@ -49,27 +52,25 @@ class Network:
     stages: tuple[tuple[Outputs, ...], ...]
 
     def __post_init__(self) -> None:
-        for name, row in (("centre", self.centre), ("scale", self.scale)):
-            if len(row) != len(NAMES):
-                raise ValueError(f"network.{name}: {len(row)} numbers for {len(NAMES)} features; give one each")
-        if not min(self.scale) > 0:
-            raise ValueError(f"network.scale: must be above 0, got {min(self.scale):g}")
-        units = len(self.weights)
+        # Places are called as in the file.
+        inputs, units = len(NAMES), len(self.weights)
         if units < 1:
             raise ValueError("network.units: there is none; a network needs at least one")
-        for name, row in (("bias", self.bias), ("offset", self.offset)):
-            if len(row) != units:
-                raise ValueError(f"network.{name}: {len(row)} numbers for {units} hidden units; give one each")
+        _check("network.features: centre", self.centre, inputs, "features")
+        _check("network.features: scale", self.scale, inputs, "features")
+        for name, scale in zip(NAMES, self.scale, strict=True):
+            if not scale >= _SMALLEST:
+                raise ValueError(f"network.features.{name}.scale: must be at least {_SMALLEST:g}, got {scale:g}")
+        _check("network.units: bias", self.bias, units, "hidden units")
+        _check("network.units: offset", self.offset, units, "hidden units")
         for number, row in enumerate(self.weights):
-            if len(row) != len(NAMES):
-                raise ValueError(f"network.weights[{number}]: {len(row)} numbers for {len(NAMES)} features")
+            _check(f"network.units[{number}].weights", row, inputs, "features")
         for number, stage in enumerate(self.stages):
-            for outputs in stage:
+            for position, outputs in enumerate(stage):
                 for name, values in outputs._asdict().items():
-                    if values is not None and len(values) != units:
-                        raise ValueError(
-                            f"network.stages[{number}]: {name} has {len(values)} numbers for {units} hidden units"
-                        )
+                    if values is not None:
+                        where = f"network.stages[{number}]: {name} of operation {position + 1}"
+                        _check(where, values, units, "hidden units")
 
     def tensors(self) -> "Layers":
         """As tensors; operations without a magnitude have zeros there."""
@@ -91,6 +92,14 @@ class Network:
         )
 
 
+def _check(where: str, values: Numbers, count: int, what: str) -> None:
+    if len(values) != count:
+        raise ValueError(f"{where}: {len(values)} numbers for {count} {what}; give one each")
+    for value in values:
+        if not abs(value) <= _LARGEST:
+            raise ValueError(f"{where}: must be numbers of up to {_LARGEST:g}, got {value!r}")
+
+
 class Layers(NamedTuple):
     """The network as tensors: `centre`, `scale` `[F]`, `weights` `[H, F]`, `bias`, `offset` `[H]`, else `[K, H, n]`."""
 
@@ -106,7 +115,7 @@ class Layers(NamedTuple):
     def hidden(self, features: Tensor) -> Tensor:
         """h, `[B, H]`, from the images' features, `[B, F]`."""
         inputs = (features.to(self.weights.dtype) - self.centre) / (self.scale * math.sqrt(self.weights.shape[1]))
-        return torch.tanh(inputs @ self.weights.T + self.bias) - self.offset
+        return torch.tanh((inputs[:, None] * self.weights).sum(-1) + self.bias) - self.offset
 
     def departures(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What is added to the logits of selection, application and magnitude of each image, `[K, B, n]` each.
@@ -114,5 +123,10 @@ class Layers(NamedTuple):
         Args:
             features: Of the images, `[B, F]`.
         """
-        hidden = self.hidden(features) / math.sqrt(len(self.weights))
-        return hidden @ self.selection, hidden @ self.application, hidden @ self.magnitude
+        hidden = self.hidden(features)[:, :, None] / math.sqrt(len(self.weights))
+
+        def added(outputs: Tensor) -> Tensor:
+            # No matrix product, which autocast and TF32 would do in another precision: another law.
+            return (hidden * outputs[:, None]).sum(2)
+
+        return added(self.selection), added(self.application), added(self.magnitude)

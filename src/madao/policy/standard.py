@@ -101,7 +101,7 @@ class Standard(OwnRandomness):
         """Draw for a batch, the policy's part included.
 
         Args:
-            images: The batch; only its shape and device matter.
+            images: The batch; only its shape and device matter, unless the policy looks at it.
             generator: Where randomness comes from. By default its own, and the policy's own.
             relaxed: Whether the draw carries gradients to the policy, which has to be a learned one.
             labels: The class of each image, `[B]`, for a policy with classes.

@@ -155,9 +155,14 @@ def health_charts(run: Run) -> list[Chart]:
                 logarithmic=True,
             )
         )
+    kinds = {
+        **{kind: kind for kind in ("selection", "application", "magnitude")},
+        "selection_deviations": "selection, of each class",
+        "selection_outputs": "selection, of each image",
+    }
     signals = [
-        Series(kind, *thinned(*_known(steps, _floored(outer.get(f"signal_{kind}", []), 1e-5))), style)
-        for style, kind in enumerate(("selection", "application", "magnitude"))
+        Series(name, *thinned(*_known(steps, _floored(outer.get(f"signal_{kind}", []), 1e-5))), style)
+        for style, (kind, name) in enumerate(kinds.items())
         if any(value is not None for value in outer.get(f"signal_{kind}", ()))
     ]
     if signals:

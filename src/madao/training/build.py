@@ -339,11 +339,13 @@ def build_policy(config: AugmentConfig, classes: tuple[str, ...] | None, seed: i
         raise UserError(str(error)) from None
 
 
-def standardise(policy: ImagePolicy, splits: Splits, standard: Standard, most: int = 1024) -> None:
-    """Let a policy that looks at images know what images look like, by some of the training images, evenly spaced."""
+def standardise(policy: ImagePolicy, splits: Splits, standard: Standard, most: int = 512) -> None:
+    """Let a policy that looks at images know what they look like, by crops of training images, evenly spaced."""
     count = min(len(splits.train), most)
     pixels, _ = splits.train.load([index * len(splits.train) // count for index in range(count)])
-    policy.standardise(standard.centre(pixels).to(policy.get_buffer("centre").device))
+    images = standard.centre(pixels) if standard.scale is None else pixels
+    draw = standard.sample(images, torch.Generator(images.device).manual_seed(0))
+    policy.standardise(standard.before(images, draw).to(policy.get_buffer("centre").device))
 
 
 def build_standard(config: AugmentConfig, splits: Splits, seed: int) -> Standard:

@@ -177,7 +177,8 @@ class PolicyLearning:
         """Raise unless every process has the same policy, bit for bit: a check of this program, not of its user."""
         if self.ranks.world == 1:
             return
-        flat = torch.cat([parameter.detach().flatten() for parameter in self.outer.policy.parameters()])
+        policy = self.outer.policy
+        flat = torch.cat([value.detach().flatten().float() for value in (*policy.parameters(), *policy.buffers())])
         if not torch.equal(self.ranks.most(flat), -self.ranks.most(-flat)):
             raise RuntimeError(f"the policy of process {self.ranks.rank} is not that of the others")
 

@@ -103,6 +103,8 @@ class Trainer:
         self.task = build_task(config, self.splits, self.network, self.standard, self.ranks, self.autocast)
         if self.policy is not None and self.policy.classes and self.task.moves:
             raise UserError(f"a policy for each class needs a class for every image, which {self.task.name} has not")
+        if self.policy is not None and self.policy.looks and self.task.views > 1:
+            raise UserError(f"a policy that looks at images draws for one view of each, and {self.task.name} has two")
         self._batches = functools.partial(
             Batches,
             device=self.device,
