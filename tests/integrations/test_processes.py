@@ -1,5 +1,6 @@
 """Several processes under other libraries' trainers."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import madao
-from madao.hypergrad import Ranks
+from madao.hypergrad import Place, Ranks
 from madao.integrations.learner import PolicyLearner
 from tests.training.test_parallel import ended, started, torchrun
 
@@ -45,6 +46,42 @@ def test_a_checkpoint_goes_on_with_another_number_of_processes(tmp_path: Path) -
     trained(tmp_path / "half", 2, "lightning", "first")
     (resumed,) = trained(tmp_path / "rest", 1, "lightning", str(tmp_path / "half" / "last.ckpt"))
     assert far(alone, resumed) < 1e-12
+
+
+def test_a_policy_that_looks_at_images_looks_alike_in_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first has one image and waits for more, and with it the second, which has two from the start."""
+    told: list[list[Tensor]] = []
+
+    def as_the_first(ranks: Ranks, tensors: Iterable[Tensor]) -> None:
+        found = list(tensors)
+        if ranks.first:
+            told.append([tensor.detach().clone() for tensor in found])
+        else:
+            for tensor, value in zip(found, told.pop(0), strict=True):
+                tensor.data.copy_(value)
+
+    monkeypatch.setattr(Ranks, "as_the_first", as_the_first)
+    monkeypatch.setattr(Ranks, "told", lambda _, value: value)
+    monkeypatch.setattr(Ranks, "gathered", lambda _, values, place: values)
+    monkeypatch.setattr(Ranks, "places", lambda _, counts, device: [Place.alone(count) for count in counts])
+    policies, seen = [], []
+    for rank in range(2):
+        monkeypatch.setattr(Ranks, "current", lambda rank=rank: Ranks(rank, 2))
+        policy = madao.ImagePolicy(seed=rank)
+        learner = PolicyLearner(policy, 0, 1, None, None, {})
+        learner.start(nn.Linear(1, 1))
+        generator = torch.Generator().manual_seed(rank)
+        for count in (1 + rank, 6, 6):
+            images = torch.rand(count, 1, 4, 4, generator=generator)
+            learner.augment([images, torch.arange(count)])
+            seen.append(images)
+        policies.append(policy)
+    assert not told
+    expected = madao.ImagePolicy(seed=0)
+    expected.standardise(seen[1])
+    for policy in policies:
+        for (name, found), value in zip(policy.named_buffers(), expected.buffers(), strict=True):
+            assert torch.equal(found, value), name
 
 
 def test_images_that_are_kept_are_forgotten_by_all_processes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,9 +99,10 @@ class PolicyLearner:
         targets = entry(batch, self.targets)
         assert self.outer is not None, "start comes first"
         if self._unseen and isinstance(self.policy, ImagePolicy):
-            self.policy.standardise(images)
+            if len(images) > 1:
+                self.policy.standardise(images)
             self.outer.ranks.as_the_first(self.policy.buffers())
-            self._unseen = False
+            self._unseen = not bool(self.policy.get_buffer("standardised"))
         (place,) = self.outer.ranks.places([len(images)], images.device)
         self._seen = images, targets, place.total
         augmented = self.policy.apply(images, drawn(self.policy, images, targets, place))

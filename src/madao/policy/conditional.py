@@ -16,7 +16,7 @@ SHRINKAGE = 0.1
 _KINDS = ("selection", "application", "magnitude")
 
 
-def shrunk(policy: Policy, gradients: Mapping[str, Tensor], ending: str, strength: float) -> Mapping[str, Tensor]:
+def pulled(policy: Policy, gradients: Mapping[str, Tensor], ending: str, strength: float) -> Mapping[str, Tensor]:
     """∂g/∂δ + λ r δ for the parameters δ whose names have an ending, r the root mean square of ∂g/∂δ."""
     return {
         name: torch.add(gradient, policy.get_parameter(name).detach() * gradient.square().mean().sqrt(), alpha=strength)
@@ -68,7 +68,7 @@ class ClassPolicy(Policy):
 
     def with_prior(self, gradients: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """∂g/∂δ + λ r δ for the deviations that learn; the shared part has no prior."""
-        return shrunk(self, gradients, "_deviations", self.shrinkage)
+        return pulled(self, gradients, "_deviations", self.shrinkage)
 
     def spec(self) -> PolicySpec:
         """The policy as it is now: what classes share, and the law of each."""

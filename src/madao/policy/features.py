@@ -51,7 +51,10 @@ def features(images: Tensor) -> Tensor:
     if not len(images):
         return images.new_zeros(0, len(NAMES), dtype=kind)
     values = images.to(kind) / 255 if images.dtype == torch.uint8 else images.to(kind)
-    variance, mean = torch.var_mean(values, dim=(2, 3), correction=0)
+    mean = values.mean((2, 3))
+    # By a norm: several times as fast as torch's own deviation.
+    size = torch.linalg.vector_norm(values - mean[..., None, None], dim=(2, 3))
+    deviation = size / (images.shape[2] * images.shape[3]) ** 0.5
     rows, columns = (_areas(side, images.device, kind) for side in images.shape[2:])
     with torch.autocast(images.device.type, enabled=False):  # in which these would be other numbers
         thumbs = rows @ values @ columns.T
@@ -62,7 +65,7 @@ def features(images: Tensor) -> Tensor:
         luma = thumbs[:, 0]
     changes = [luma.diff(dim=dimension).abs().mean((1, 2)) for dimension in (2, 1)]
     patches = F.avg_pool2d(luma[:, None], THUMB // GRID).flatten(1)
-    colours = [statistic.expand(-1, 3) for statistic in (mean, variance.sqrt())]
+    colours = [statistic.expand(-1, 3) for statistic in (mean, deviation)]
     return torch.cat([*colours, torch.stack(changes, 1), patches - patches.mean(1, keepdim=True)], 1)
 
 

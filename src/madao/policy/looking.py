@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from madao.ops.checks import check_images
-from madao.policy.conditional import SHRINKAGE, shrunk
+from madao.policy.conditional import SHRINKAGE, pulled
 from madao.policy.features import CENTRES, KINDS, NAMES, SCALES, features, of_kinds
 from madao.policy.law import Law, rows_of_features
 from madao.policy.learned import Policy
@@ -87,7 +87,7 @@ class ImagePolicy(Policy):
 
     def with_prior(self, gradients: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """∂g/∂V + λ r V for the outputs that learn; the shared part has no prior."""
-        return shrunk(self, gradients, "_outputs", self.shrinkage)
+        return pulled(self, gradients, "_outputs", self.shrinkage)
 
     def spec(self) -> PolicySpec:
         """The policy as it is now: what images share, and the network."""

@@ -17,7 +17,7 @@ class Shrunk(torch.optim.Optimizer):
         lr m / √v · max(0, 1 − (c σ / m)²),
 
     which is Adam's where m stands far above σ and nothing where it is below c σ (in form the positive part of James and
-    Stein's estimator, 1961). Noise alone then walks 0.58 as far for c = 1, and 0.14 as far for c = 2.
+    Stein's estimator, 1961). Noise alone then walks 0.58 times as far for c = 1, and 0.11 for c = 2.
 
     Args:
         params: What is stepped.
@@ -31,7 +31,7 @@ class Shrunk(torch.optim.Optimizer):
         params: Iterable[nn.Parameter],
         lr: float = 0.05,
         betas: tuple[float, float] = (0.95, 0.99),
-        caution: float = 2.0,
+        caution: float = 1.0,
     ) -> None:
         for name, value in zip(("betas[0]", "betas[1]"), betas, strict=True):
             if not 0 <= value < 1:
