@@ -114,7 +114,7 @@ PUBLIC = {
     "madao.integrations": set(),
     "madao.integrations.lightning": {"PolicyCallback"},
     "madao.integrations.transformers": {"PolicyTrainer"},
-    "madao.training": {"OuterStep", "PolicyOptimizer", "Shrunk"},
+    "madao.training": {"OuterStep", "PolicyOptimizer"},
     "madao.export": {"TARGETS", "Target", "export"},
     "madao.ops": {"OPERATIONS", "PAPER", "Operation", "choose", "dispatch", "find", "register"},
     "madao.tasks": {"Classification", "Draws", "Measure", "MoCo", "Neighbours", "Score", "Segmentation", "Task"},

@@ -71,11 +71,10 @@ def demo_config(method: str, planted: Planted, seed: int, epochs: int, folder: P
         data=DataConfig(name="digits", planted=planted),
         augment=augment,
         optimizer=OptimizerConfig(lr=0.1, nesterov=True, weight_decay=5e-4),
-        # Few outer steps that look at many images, and of them what cannot be noise.
+        # Few outer steps that look at many images: each step counts the same, however much of it is noise.
         outer=OuterConfig(
             every=6,
-            optimizer="shrunk",
-            lr=0.12,
+            lr=0.08,
             batch_size=512,
             train_batch_size=768,
             curvature_batch_size=384,

@@ -2,6 +2,5 @@
 
 from madao.training.outer import PolicyOptimizer
 from madao.training.outer_step import OuterStep
-from madao.training.shrunk import Shrunk
 
-__all__ = ["OuterStep", "PolicyOptimizer", "Shrunk"]
+__all__ = ["OuterStep", "PolicyOptimizer"]

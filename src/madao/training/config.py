@@ -215,8 +215,8 @@ class OuterConfig:
         warmup: Epochs before the first outer step, w of the paper. By default a fifth of all.
         warmup_augment: During warm-up, train with the policy as it starts (policy, the paper's appendix) or without
             it (none, the paper's text), after which operations look good that are merely new.
-        optimizer: adam (without momentum: RMSprop whose first steps are no longer than the others), shrunk (adam with
-            momentum that leaves out what may be noise), or rmsprop (the paper's).
+        optimizer: adam (without momentum: RMSprop whose first steps are no longer than the others) or rmsprop (the
+            paper's).
         lr: Learning rate of the policy.
         decay: Lower it along a cosine to zero at the end.
         batch_size: Validation images in one outer step. By default the training batch size.
@@ -247,7 +247,7 @@ class OuterConfig:
     every: int = 10
     warmup: float | None = None
     warmup_augment: Literal["none", "policy"] = "policy"
-    optimizer: Literal["shrunk", "adam", "rmsprop"] = "adam"
+    optimizer: Literal["adam", "rmsprop"] = "adam"
     lr: float = 0.03
     decay: bool = False
     batch_size: int | None = None

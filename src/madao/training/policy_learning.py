@@ -32,7 +32,6 @@ from madao.training.inner import Trained, crop_and_flip, cropped_batch
 from madao.training.outer import PolicyOptimizer
 from madao.training.outer_step import OuterStep
 from madao.training.schedule import cosine
-from madao.training.shrunk import Shrunk
 
 _BASELINES: dict[str, Baseline] = {
     "leave-one-out": LeaveOneOut(),
@@ -77,7 +76,11 @@ class PolicyLearning:
                 parameter.requires_grad_(name.startswith("selection"))
         self.network = network
         self.average = WeightAverage(network, settings.average, ramp=False) if settings.average else None
-        self.optimizer = _optimizer(settings, policy)
+        self.optimizer: torch.optim.Optimizer = (
+            torch.optim.Adam(policy.parameters(), lr=settings.lr, betas=(0.0, 0.99))
+            if settings.optimizer == "adam"
+            else torch.optim.RMSprop(policy.parameters(), lr=settings.lr)
+        )
         epochs = config.epochs / 5 if settings.warmup is None else settings.warmup
         self.warmup = round(epochs * len(train_batches))
         self.outer = PolicyOptimizer(
@@ -213,16 +216,6 @@ def _health(step: int, outer: OuterStep) -> dict[str, Any]:
 def _coin(seed: int, update: int) -> float:
     """Whether an update descends or climbs: by its number alone, so that a resumed run throws the same coins."""
     return -1.0 if random.Random(f"{seed} {update}").random() < 0.5 else 1.0
-
-
-def _optimizer(settings: OuterConfig, policy: Policy) -> torch.optim.Optimizer:
-    match settings.optimizer:
-        case "shrunk":
-            return Shrunk(policy.parameters(), settings.lr)
-        case "adam":
-            return torch.optim.Adam(policy.parameters(), lr=settings.lr, betas=(0.0, 0.99))
-        case "rmsprop":
-            return torch.optim.RMSprop(policy.parameters(), lr=settings.lr)
 
 
 def _solver(settings: OuterConfig) -> Deflated | Neumann | Identity:
