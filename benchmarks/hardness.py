@@ -1,12 +1,13 @@
 """Why the direction q matters: what each operation's influence is along v, and along what is left of v.
 
-    python benchmarks/hardness.py [--planted rotate,brightness] [--epochs 15] [--output FILE] [--figure FILE]
+    python benchmarks/hardness.py [--planted rotate,brightness,none] [--epochs 15] [--output FILE] [--figure FILE]
 
 A network is trained on digits under the policy as it starts, until the policy would begin to learn. Then, with the
 weights held, the influence ⟨q, ∇θ ℓ⟩ of many augmented training images is taken along
 
 - v, the gradient of the validation loss (q of the paper, but for a factor),
-- v without its part along the training gradient (one gradient of many images; and 16 of batches, all at these weights),
+- v without its part along the training gradient (one gradient of many images; 16 of batches; and more of fewer images,
+  all at these weights),
 - (F + λ)⁻¹ v, F being the Gauss-Newton matrix of the training loss, by 60 steps of conjugate gradients.
 
 Printed is each operation's mean influence where it is applied, less that of all, in deviations of a single image's. The
@@ -110,16 +111,21 @@ def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> d
 
     large = some(3000)
     gradient = network.gradient(*large)
-    remembered = None
-    for _ in range(16):
-        found = Deflated(16).solve(v, network.gradient(*some(384)), remembered)
-        assert found.newest is not None
-        remembered = Deflated(16).remembered(remembered, found.newest)
+
+    def deflated(count: int, size: int) -> Vector:
+        """Take `count` gradients of `size` images each out of v."""
+        gradients = [network.gradient(*some(size)) for _ in range(count)]
+        rows = torch.stack([torch.cat([part.flatten() for part in gradient]) for gradient in gradients[1:]])
+        unit = (rows / rows.norm(dim=1, keepdim=True)).bfloat16()  # as they are remembered
+        return Deflated(count).solve(v, gradients[0], unit).vector
+
     curvature = network.gauss_newton(large[0])
     directions: dict[str, Vector] = {
         "v": v,
         "v without the training gradient": Deflated(1, damping=1e-6).solve(v, gradient).vector,
-        "v without 16 gradients of batches": found.vector,
+        "v without 16 gradients of batches": deflated(16, 384),
+        "v without 64 gradients of 24 images": deflated(64, 24),
+        "v without 256 gradients of 6 images": deflated(256, 6),
     }
     residuals = {}
     for damping in (0.1, 0.01):
@@ -146,27 +152,32 @@ def draw_figure(results: dict[str, Any], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    shown = {"v": "#D55E00", "v without 16 gradients of batches": "#0072B2", "(Gauss-Newton + 0.01)⁻¹ v": "#999999"}
+    shown = {
+        "v": "#D55E00",
+        "v without 16 gradients of batches": "#0072B2",
+        "v without 256 gradients of 6 images": "#56B4E9",
+        "(Gauss-Newton + 0.01)⁻¹ v": "#999999",
+    }
     figure, axes = plt.subplots(len(results), 1, figsize=(9, 3.1 * len(results)), squeeze=False)
     for axis, (planted, found) in zip(axes[:, 0], results.items(), strict=True):
         rows = found["influence"]
         order = sorted(rows["v"], key=lambda name: -rows["v without 16 gradients of batches"][name])
         for place, (name, colour) in enumerate(shown.items()):
-            at = [index + 0.27 * (place - 1) for index in range(len(order))]
-            axis.bar(at, [rows[name][operation] for operation in order], 0.27, color=colour, label=name)
+            at = [index + 0.2 * (place - 1.5) for index in range(len(order))]
+            axis.bar(at, [rows[name][operation] for operation in order], 0.2, color=colour, label=name)
         axis.set_xticks(range(len(order)), order, rotation=35, ha="right")
         axis.axhline(0, color="black", linewidth=0.6)
         axis.set_title(f"planted: {planted}", loc="left")
         axis.set_ylabel("influence (deviations)")
         axis.spines[["top", "right"]].set_visible(False)
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="upper center", ncols=len(shown), frameon=False)
-    figure.tight_layout(rect=(0, 0, 1, 1 - 0.13 / len(results)))
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="upper center", ncols=2, frameon=False)
+    figure.tight_layout(rect=(0, 0, 1, 1 - 0.2 / len(results)))
     figure.savefig(path, dpi=130)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--planted", default="rotate,brightness")
+    parser.add_argument("--planted", default="rotate,brightness,none")
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--copies", type=int, default=16, help="draws of every training image")
     parser.add_argument("--seed", type=int, default=0)
