@@ -25,6 +25,7 @@ from madao.policy import FrozenPolicy
 from madao.policy.features import features
 from tests.export.exported import load, write
 from tests.export.test_python import test_it_looks_as_if_a_person_had_written_it as assert_tidy
+from tests.policy.test_looking import inverting_dark
 
 GENERATOR = torch.Generator().manual_seed(0)
 IMAGES = (
@@ -49,19 +50,6 @@ def uneven() -> PolicySpec:
 
 
 SPEC = uneven()
-
-
-def lighten() -> PolicySpec:
-    """Dark images are inverted, light ones are left alone: by one hidden unit that sees the mean of red."""
-    policy = ImagePolicy(1, 1, operations=["Invert", "Equalize"])
-    with torch.no_grad():
-        policy.get_buffer("weights").zero_()[0, 0] = -1000
-        policy.get_buffer("bias").zero_()
-        policy.get_buffer("offset").zero_()
-        policy.selection_logits[:, 0] = 50
-        policy.application_logits.zero_()
-        policy.get_parameter("application_outputs").fill_(60)
-    return policy.spec()
 
 
 def loaded(folder: Path) -> FrozenPolicy:
@@ -155,7 +143,7 @@ def test_what_is_written_draws_by_the_law_of_the_image(target: str, tmp_path: Pa
 
 
 def test_each_library_looks_at_the_image_it_augments(tmp_path: Path) -> None:
-    spec = lighten()
+    spec = inverting_dark().spec()
     torchvision = PolicyTransform(spec)
     bright = torch.full_like(DARK, 235)
     assert torch.equal(torchvision(DARK), bright)

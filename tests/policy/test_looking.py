@@ -34,6 +34,19 @@ def scattered(spread: float = 1.5, images: Tensor = IMAGES, **settings: object) 
     return policy
 
 
+def inverting_dark() -> ImagePolicy:
+    """Always inverts dark images and never light ones: by one hidden unit, which sees the mean of red."""
+    policy = ImagePolicy(1, 1, operations=["Invert", "Equalize"])
+    with torch.no_grad():
+        policy.get_buffer("weights").zero_()[0, 0] = -1e4
+        policy.get_buffer("bias").zero_()
+        policy.get_buffer("offset").zero_()
+        policy.selection_logits[:, 0] = 50
+        policy.application_logits.zero_()
+        policy.get_parameter("application_outputs").fill_(60)
+    return policy
+
+
 def one_image(policy: ImagePolicy, image: Tensor) -> Policy:
     """The image's logits, worked out unit by unit, as a policy for all."""
     seen = features(image[None])[0]
@@ -382,14 +395,7 @@ def test_half_precision_around_it_makes_no_other_law() -> None:
 @pytest.mark.parametrize("relaxed", [False, True])
 def test_within_standard_augmentation_it_looks_at_what_is_left_of_the_image(relaxed: bool) -> None:
     """Images are light on the left and dark on the right; dark crops are inverted, light ones are left alone."""
-    policy = ImagePolicy(1, 1, operations=["Invert", "Equalize"])
-    with torch.no_grad():
-        policy.get_buffer("weights").zero_()[0, 0] = -1e4
-        policy.get_buffer("bias").zero_()
-        policy.get_buffer("offset").zero_()
-        policy.selection_logits[:, 0] = 50
-        policy.application_logits.zero_()
-        policy.get_parameter("application_outputs").fill_(60)
+    policy = inverting_dark()
     images = torch.linspace(0.93, 0, 24).expand(40, 3, 24, 24).contiguous()
     standard = Standard(padding=0, flip=False, cutout=0, policy=policy, size=6)
     draw = standard.sample(images, seeded(2), relaxed)

@@ -11,6 +11,7 @@ from madao import ClassPolicy, ImagePolicy, Policy
 from madao.report import read_run, write_report
 from madao.report.gallery import gallery
 from madao.report.laws import heat_map
+from tests.policy.test_looking import inverting_dark
 from tests.report.runs import write_run
 
 NAMES = ("cat & dog", "<b>owl</b>", "fox")
@@ -88,14 +89,7 @@ def test_of_many_classes_those_are_shown_that_depart_the_most() -> None:
 
 
 def test_images_are_shown_under_draws_of_their_own_law() -> None:
-    policy = ImagePolicy(1, 1, operations=["Invert", "Equalize"])
-    with torch.no_grad():
-        policy.get_buffer("weights").zero_()[0, 0] = -1000  # by the mean of red
-        policy.get_buffer("bias").zero_()
-        policy.get_buffer("offset").zero_()
-        policy.selection_logits[:, 0] = 50
-        policy.application_logits.zero_()
-        policy.get_parameter("application_outputs").fill_(60)
+    policy = inverting_dark()
     samples = np.full((3, 3, 8, 12), 20, dtype=np.uint8)
     samples[1] = 230
     for labels in (None, np.array([0, 1, 1])):

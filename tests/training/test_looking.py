@@ -16,6 +16,7 @@ from madao.training.config import AugmentConfig, OuterConfig, TrainConfig
 from madao.training.outer_step import Asked
 from madao.training.records import run_directory
 from madao.training.trainer import Trainer
+from tests.policy.test_looking import inverting_dark
 from tests.training.test_conditional import TRAIN, build
 from tests.training.test_outer import VALIDATION
 from tests.training.test_trainer import assert_resumes, settings, splits
@@ -60,14 +61,7 @@ def test_traced_steps_have_the_gradient_of_others() -> None:
 
 def test_draws_of_one_image_are_of_what_it_shows() -> None:
     """Dark images are always inverted, light ones never, whichever the draw."""
-    policy = ImagePolicy(1, 1, operations=["Invert", "Equalize"])
-    with torch.no_grad():
-        policy.get_buffer("weights").zero_()[0, 0] = -1000  # by the mean of red
-        policy.get_buffer("bias").zero_()
-        policy.get_buffer("offset").zero_()
-        policy.selection_logits[:, 0] = 50
-        policy.application_logits.zero_()
-        policy.get_parameter("application_outputs").fill_(60)
+    policy = inverting_dark()
     seen: list[Tensor] = []
 
     def transform(images: Tensor) -> Tensor:
