@@ -133,6 +133,7 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
     assert (tmp_path / "out.json").exists()
 
 
+@pytest.mark.slow
 def test_the_input_benchmark_runs(tmp_path: Path) -> None:
     script = ROOT / "benchmarks" / "speed" / "input.py"
     arguments = [sys.executable, str(script), "--quick", "--workers=1", f"--output={tmp_path / 'out.json'}"]
@@ -152,6 +153,7 @@ def test_the_hypergradient_benchmark_runs(tmp_path: Path) -> None:
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.slow
 def test_the_overhead_benchmark_runs(tmp_path: Path) -> None:
     script = ROOT / "benchmarks" / "speed" / "overhead.py"
     small = ["--images=64", "--batch=16", "--epochs=2", "--side=8", "--model=small-cnn", "--device=cpu"]
@@ -167,6 +169,7 @@ def test_the_overhead_benchmark_runs(tmp_path: Path) -> None:
     assert '"error"' not in result.stdout
 
 
+@pytest.mark.slow
 def test_the_cost_benchmark_runs_and_is_drawn(tmp_path: Path) -> None:
     speed = ROOT / "benchmarks" / "speed"
     results, figure = tmp_path / "out.json", tmp_path / "out.png"
@@ -193,6 +196,7 @@ def test_the_accuracy_benchmark_runs(tmp_path: Path) -> None:
         assert 0.99 < case["all"]["median"] <= 1 + 1e-9
 
 
+@pytest.mark.slow
 def test_the_known_answers_are_run_once_and_judged(tmp_path: Path) -> None:
     script, output = ROOT / "benchmarks" / "known_answers.py", tmp_path / "out.json"
     small = ["--epochs=1", "--seeds=1", "--planted=rotate", "--jobs=1", f"--output={output}"]

@@ -123,7 +123,7 @@ def draws(target: str, folder: Path, image: Tensor, count: int) -> list[list[tup
 
 @pytest.mark.parametrize("target", ["torchvision", "albumentations", "timm", "python"])
 def test_what_is_written_draws_by_the_law_of_the_image(target: str, tmp_path: Path) -> None:
-    count, pair = 4000, IMAGES[[2, 37]]
+    count, pair = 1200, IMAGES[[2, 37]]
     selection, application, _ = (table.double() for table in loaded(tmp_path).law_of(pair))
     selection /= selection.sum(-1, keepdim=True)
     for number in range(2):

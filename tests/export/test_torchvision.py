@@ -148,7 +148,7 @@ class Draws(Dataset[Tensor]):
         return torch.tensor([[step.operation, step.applied, step.sign] for step in self.transform.sample()])
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_draw_differently_and_again_the_same_for_the_same_seed(method: str) -> None:
     runs = []
     for _ in range(2):
