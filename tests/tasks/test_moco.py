@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from madao.cli import main
 from madao.hypergrad import Identity, Neumann, Relaxed
 from madao.models.encoder import Encoder, SplitBatchNorm, split_norms
-from madao.policy import ClassPolicy, Policy, Standard
+from madao.policy import ClassPolicy, ImagePolicy, Policy, Standard
 from madao.tasks import MoCo
 from madao.training.inner import InnerStep
 from madao.training.outer import PolicyOptimizer
@@ -315,9 +315,13 @@ def test_what_does_not_go_with_moco_is_said(tmp_path: Path, capsys: pytest.Captu
         assert f"--task.splits must divide the images of one pass, 20 by --outer.{name}" in capsys.readouterr().err
 
 
-def test_a_policy_for_each_class_does_not_go_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_policy_for_each_class_or_image_does_not_go_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "policy.json"
     ClassPolicy(10).spec().save(path)
     for flag in ("--augment.condition=class", f"--augment.method={path}"):
         assert main(["train", *SETTINGS, flag, f"--out={tmp_path / 'run'}"]) == 2
         assert "needs a class for every image, which moco has not" in capsys.readouterr().err
+    ImagePolicy().spec().save(path)
+    for flag in ("--augment.condition=image", f"--augment.method={path}"):
+        assert main(["train", *SETTINGS, flag, f"--out={tmp_path / 'run'}"]) == 2
+        assert "draws for one view of each, and moco has two" in capsys.readouterr().err
