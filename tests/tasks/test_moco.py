@@ -315,7 +315,7 @@ def test_what_does_not_go_with_moco_is_said(tmp_path: Path, capsys: pytest.Captu
         assert f"--task.splits must divide the images of one pass, 20 by --outer.{name}" in capsys.readouterr().err
 
 
-def test_a_policy_for_each_class_or_image_does_not_go_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_policies_with_several_laws_do_not_go_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "policy.json"
     ClassPolicy(10).spec().save(path)
     for flag in ("--augment.condition=class", f"--augment.method={path}"):
