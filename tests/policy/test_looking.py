@@ -17,7 +17,7 @@ from madao.hypergrad.estimators import Estimator
 from madao.policy import FrozenPolicy, PolicyFileError
 from madao.policy.features import CENTRES, NAMES, features
 from madao.policy.network import Network
-from tests.policy.test_conditional import fields, outcomes, seeded
+from tests.policy.test_conditional import assert_score_has_the_enumerated_gradient, fields, seeded
 
 IMAGES = torch.rand(60, 3, 8, 8, generator=seeded(0)) * torch.linspace(0.1, 1, 60).reshape(-1, 1, 1, 1)
 KINDS = ("selection", "application", "magnitude")
@@ -151,47 +151,21 @@ def tiny() -> tuple[ImagePolicy, Tensor, Tensor]:
 
 
 def test_the_score_function_has_the_gradient_of_the_enumerated_expectation() -> None:
-    """E[⟨q, ∇θ ℓ⟩] over every outcome, differentiated, against the mean of the estimator over every outcome."""
     policy, images, theta = tiny()
     condition = policy.condition(images)
     assert condition is not None
-
-    def losses(params: Tensor, inputs: Tensor) -> Tensor:
-        return (inputs.flatten(1) @ params).sin()
-
-    def outer(params: Tensor, _: Tensor) -> Tensor:
-        return params.cos().sum()
-
-    hyper = tuple(parameter for parameter in policy.parameters() if parameter.numel())
-    q = torch.func.grad(lambda t: outer(t, theta))(theta)
     inputs = (condition - policy.get_buffer("centre")) / policy.get_buffer("scale") / math.sqrt(24)
     hidden = (inputs @ policy.get_buffer("weights").T + policy.get_buffer("bias")).tanh() - policy.get_buffer("offset")
-    expectation = torch.zeros((), dtype=torch.float64)
-    estimated = [torch.zeros_like(parameter) for parameter in hyper]
-    for draw in outcomes():
-        # By hand, with no help of the policy's own functions.
-        probability = torch.ones((), dtype=torch.float64)
-        for image in range(2):
-            index, applied = int(draw.choice[0, image]), bool(draw.applied[0, image])
-            choices, gates = (
-                policy.get_parameter(f"{kind}_logits")[0]
-                + hidden[image] @ policy.get_parameter(f"{kind}_outputs")[0] / math.sqrt(3)
-                for kind in ("selection", "application")
-            )
-            chance = choices.exp()[index] / choices.exp().sum()
-            gate = 1 / (1 + (-gates[index]).exp())
-            probability = probability * chance * (gate if applied else 1 - gate)
-        augmented = policy.apply(images, draw)
-        slopes = torch.func.jvp(lambda t, x=augmented: losses(t, x), (theta,), (q,))[1]
-        expectation = expectation - probability * slopes.mean()
-        log_prob = policy.effect_log_prob(draw, condition)
-        problem = Problem(theta, hyper, losses, outer, inputs=augmented, log_prob=log_prob)
-        result = hypergradient(problem, Identity(1.0), estimator=Influence(NoBaseline()))
-        for total, part in zip(estimated, result.grads, strict=True):
-            total += probability.detach() * part
-    for found, exact in zip(estimated, torch.autograd.grad(expectation, hyper), strict=True):
-        assert exact.abs().max() > 1e-5
-        torch.testing.assert_close(found, exact, rtol=1e-9, atol=1e-12)
+
+    def logits(image: int) -> tuple[Tensor, Tensor]:
+        choices, gates = (
+            policy.get_parameter(f"{kind}_logits")[0]
+            + hidden[image] @ policy.get_parameter(f"{kind}_outputs")[0] / math.sqrt(3)
+            for kind in ("selection", "application")
+        )
+        return choices, gates
+
+    assert_score_has_the_enumerated_gradient(policy, images, condition, theta, logits, 1e-5)
 
 
 @pytest.mark.parametrize("estimator", [Relaxed(), Influence(NoBaseline())])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -122,14 +123,19 @@ def test_it_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert_resumes(monkeypatch, tmp_path, lambda out: by_class(out, outer=outer), splits())
 
 
-def test_the_selection_alone_may_learn(tmp_path: Path) -> None:
+def assert_selection_alone_learns(configured: Callable[..., TrainConfig], out: Path, own: str) -> None:
+    """`own` is how the names of parameters end that start at 0: those of classes or images."""
     outer = OuterConfig(every=2, warmup=0, batch_size=16, learn="selection")
-    trainer = Trainer(by_class(tmp_path / "run", outer=outer), splits())
+    trainer = Trainer(configured(out, outer=outer), splits())
     trainer.fit()
     assert trainer.policy is not None
     for name, parameter in trainer.policy.named_parameters():
-        start = 0.0 if name.endswith("_deviations") else 0.5
+        start = 0.0 if name.endswith(own) else 0.5
         assert (parameter != start).any() if name.startswith("selection") else (parameter == start).all()
+
+
+def test_the_selection_alone_may_learn(tmp_path: Path) -> None:
+    assert_selection_alone_learns(by_class, tmp_path / "run", "_deviations")
 
 
 def test_a_file_with_classes_is_a_method_for_the_same_classes(tmp_path: Path) -> None:

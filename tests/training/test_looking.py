@@ -17,7 +17,7 @@ from madao.training.outer_step import Asked
 from madao.training.records import run_directory
 from madao.training.trainer import Trainer
 from tests.policy.test_looking import inverting_dark
-from tests.training.test_conditional import TRAIN, build
+from tests.training.test_conditional import TRAIN, assert_selection_alone_learns, build
 from tests.training.test_outer import VALIDATION
 from tests.training.test_trainer import assert_resumes, settings, splits
 
@@ -109,10 +109,4 @@ def test_it_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_selection_alone_may_learn(tmp_path: Path) -> None:
-    outer = OuterConfig(every=2, warmup=0, batch_size=16, learn="selection")
-    trainer = Trainer(by_image(tmp_path / "run", outer=outer), splits())
-    trainer.fit()
-    assert trainer.policy is not None
-    for name, parameter in trainer.policy.named_parameters():
-        start = 0.0 if name.endswith("_outputs") else 0.5
-        assert (parameter != start).any() if name.startswith("selection") else (parameter == start).all()
+    assert_selection_alone_learns(by_image, tmp_path / "run", "_outputs")

@@ -2,14 +2,16 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from madao.ops import OPERATIONS, Operation, find
 from madao.ops.checks import nearest
 from madao.ops.geometric import Fill
 from madao.policy.features import NAMES
 from madao.policy.network import Network, Numbers, Outputs
+
+T = TypeVar("T")
 
 FORMAT = "madao-policy"
 VERSION = 3
@@ -135,9 +137,9 @@ def _read(data: Any) -> Contents:
     _check_members("classes", classes, optional=None)
     return (
         operations,
-        _read_stages("stages", operations, data["stages"]),
+        _read_stages("stages", operations, data["stages"], _read_number),
         _read_fill(data["fill"]),
-        {name: _read_stages(f"classes.{name}", operations, stages) for name, stages in classes.items()},
+        {name: _read_stages(f"classes.{name}", operations, part, _read_number) for name, part in classes.items()},
         _read_network(operations, data["network"]) if "network" in data else None,
     )
 
@@ -152,9 +154,8 @@ def _read_network(operations: tuple[Operation, ...], data: Any) -> Network:
         tuple(_read_number(f"network.features.{name}.{kind}", seen[name][kind]) for name in NAMES)
         for kind in ("centre", "scale")
     )
-    for where, value in (("network.units", units), ("network.stages", stages)):
-        if not isinstance(value, list):
-            raise PolicyFileError(f"{where}: expected a list of objects, got {_kind(value)}")
+    if not isinstance(units, list):
+        raise PolicyFileError(f"network.units: expected a list of objects, got {_kind(units)}")
     for number, unit in enumerate(units):
         _check_members(f"network.units[{number}]", unit, required=("bias", "offset", "weights"))
     bias, offset = (
@@ -164,18 +165,10 @@ def _read_network(operations: tuple[Operation, ...], data: Any) -> Network:
     weights = tuple(
         _read_numbers(f"network.units[{number}].weights", unit["weights"]) for number, unit in enumerate(units)
     )
-    outputs = []
-    for number, stage in enumerate(stages):
-        where, row = f"network.stages[{number}]", []
-        _check_members(where, stage, required=tuple(operation.name for operation in operations))
-        for operation in operations:
-            place, entry = f"{where}.{operation.name}", stage[operation.name]
-            fields = Outputs._fields if operation.has_magnitude else Outputs._fields[:2]
-            _check_members(place, entry, required=fields)
-            row.append(Outputs(*(_read_numbers(f"{place}.{field}", entry[field]) for field in fields)))
-        outputs.append(tuple(row))
+    rows = _read_stages("network.stages", operations, stages, _read_numbers)
+    outputs = tuple(tuple(Outputs(*row) for row in stage) for stage in rows)
     try:
-        return Network(centre, scale, weights, bias, offset, tuple(outputs))
+        return Network(centre, scale, weights, bias, offset, outputs)
     except ValueError as error:
         raise PolicyFileError(f"{error}; correct the file or write it again from the policy") from None
 
@@ -210,20 +203,24 @@ def _read_operation(name: str, description: Any) -> Operation:
         raise PolicyFileError(f"{where}.range: {error}") from None
 
 
-def _read_stages(where: str, operations: tuple[Operation, ...], stages: Any) -> list[list[Row]]:
+def _read_stages(
+    where: str, operations: tuple[Operation, ...], stages: Any, read: Callable[[str, Any], T]
+) -> list[list[tuple[T, T, T | None]]]:
     if not isinstance(stages, list):
         raise PolicyFileError(f"{where}: expected a list of objects, got {_kind(stages)}")
-    return [_read_stage(f"{where}[{number}]", operations, stage) for number, stage in enumerate(stages)]
+    return [_read_stage(f"{where}[{number}]", operations, stage, read) for number, stage in enumerate(stages)]
 
 
-def _read_stage(where: str, operations: tuple[Operation, ...], stage: Any) -> list[Row]:
+def _read_stage(
+    where: str, operations: tuple[Operation, ...], stage: Any, read: Callable[[str, Any], T]
+) -> list[tuple[T, T, T | None]]:
     _check_members(where, stage, required=tuple(operation.name for operation in operations))
-    rows: list[Row] = []
+    rows: list[tuple[T, T, T | None]] = []
     for operation in operations:
         place, entry = f"{where}.{operation.name}", stage[operation.name]
         fields = ("selection", "application", *(("magnitude",) if operation.has_magnitude else ()))
         _check_members(place, entry, required=fields)
-        numbers = [_read_number(f"{place}.{field}", entry[field]) for field in fields]
+        numbers = [read(f"{place}.{field}", entry[field]) for field in fields]
         rows.append((numbers[0], numbers[1], numbers[2] if operation.has_magnitude else None))
     return rows
 
