@@ -1,20 +1,23 @@
 """What learning the policy costs: time and peak memory of training with it, beside training without it.
 
-    python benchmarks/speed/overhead.py [--model wrn-28-2] [--task classification] [--output FILE]
+    python benchmarks/speed/overhead.py [--model wrn-28-2] [--task classification] [--jobs 1] [--output FILE]
 
 Every row is the trainer of `madao train` itself, on random images of CIFAR-10's shape, batch 128, bf16, with an outer
 step every 30 inner steps from the start, and Hessians over a few images of the batch (--curvature). J=5 is as
 `madao train` has it: powers of the Hessian that make up less than 1 % of the series are left out, as measured at every
 tenth outer step; "all powers" leaves none out. An epoch is 351 steps; the first, in which code is compiled and graphs
-are recorded, does not count. Memory is what torch holds of the GPU, the data set included. The reference is the fastest
-of the rows without a policy. One GPU, one process, one row after the other.
+are recorded, does not count (--warm), its peak memory is told apart. Memory is what torch holds of the GPU, the data
+set included. The reference is the fastest of the rows without a policy. One GPU, a process a row. With --jobs rows
+compile side by side; what counts runs when all have, one row after the other.
 """
 
 import argparse
-import gc
 import json
+import multiprocessing
 import statistics
 import tempfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +35,6 @@ from madao.training.config import (
     TaskConfig,
     TrainConfig,
 )
-from madao.training.memory import let_go
 from madao.training.trainer import Trainer
 
 DEFAULT = {"every": 30, "warmup": 0}
@@ -55,8 +57,8 @@ PAPER = {
     "mode": "train",
 }
 RELAXED = {**PAPER, "estimator": "relaxed"}
-INFLUENCE = {**PAPER, "baseline": "unaugmented"}
-ONE_STEP = {**INFLUENCE, "solver": "identity"}
+INFLUENCE = {**DEFAULT, "solver": "neumann", "steps": 5, "scale": 1e-3}
+ONE_STEP = {**DEFAULT, "solver": "identity"}
 EAGER = {"graph": False, "compile": False}
 GRAPH = {"graph": True, "compile": False}
 COMPILED = {"graph": True, "compile": True}
@@ -68,6 +70,10 @@ ROWS: dict[str, dict[str, Any]] = {
     "madao, influence, J=5, compiled": {"outer": INFLUENCE, **COMPILED},
     "madao, influence, J=0, compiled": {"outer": ONE_STEP, **COMPILED},
     "madao, influence, deflated, compiled": {"outer": DEFAULT, **COMPILED},
+    "madao, influence, deflated, all magnitudes, compiled": {
+        "outer": {**DEFAULT, "pathwise_batch_size": 128},
+        **COMPILED,
+    },
     "madao, influence, deflated, 2048 images every 120, compiled": {"outer": LARGE, **COMPILED},
     "madao, influence, deflated, 4096 images every 240, compiled": {"outer": LARGER, **COMPILED},
     "standard, graph": {"method": "standard", **GRAPH},
@@ -101,9 +107,22 @@ def _outer(row: dict[str, Any], curvature: int) -> OuterConfig:
     return OuterConfig(**(outer | {"curvature_batch_size": curvature} if outer.get("solver") == "neumann" else outer))
 
 
-def measure(row: dict[str, Any], splits: Splits, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Train for a few epochs; the epochs after the first count."""
-    held = _held()
+class Timed(Trainer):
+    """Waits for its turn before the epochs that count."""
+
+    turn: Callable[[], None]
+    warm: int
+
+    def _end_epoch(self) -> None:
+        super()._end_epoch()
+        if self.epoch == self.warm:
+            self.turn()
+
+
+def measure(
+    row: dict[str, Any], splits: Splits, arguments: argparse.Namespace, turn: Callable[[], None]
+) -> dict[str, Any]:
+    """Train for a few epochs; those after the first ones count."""
     speed = {name: row[name] for name in ("graph", "compile", "kernels") if name in row}
     with tempfile.TemporaryDirectory() as folder:
         config = TrainConfig(
@@ -121,32 +140,46 @@ def measure(row: dict[str, Any], splits: Splits, arguments: argparse.Namespace) 
             device=arguments.device,
             out=str(Path(folder) / "run"),
         )
-        Trainer(config, splits).fit()
+        trainer = Timed(config, splits)
+        trainer.turn, trainer.warm = turn, arguments.warm
+        trainer.fit()
         lines = (Path(folder) / "run" / "timing.csv").read_text().splitlines()
     names = lines[0].split(",")
     epochs = [dict(zip(names, map(_number, line.split(",")), strict=True)) for line in lines[1:]]
-    counted = epochs[1:]
+    counted = epochs[arguments.warm :]
     seconds = statistics.median(float(epoch["seconds"] or 0) for epoch in counted)
     steps = int(epochs[1]["step"] or 0) - int(epochs[0]["step"] or 0)
     outer = statistics.median(float(epoch["outer_seconds"] or 0) for epoch in counted)
-    peaks = [float(epoch[name] or 0) for epoch in counted for name in ("memory_mib", "outer_memory_mib")]
+    peaks = [max(float(epoch["memory_mib"] or 0), float(epoch["outer_memory_mib"] or 0)) for epoch in epochs]
     return {
         "seconds_per_epoch": seconds,
         "outer_seconds_per_epoch": outer,
         "outer_milliseconds_per_step": 1000 * outer / max(steps // row.get("outer", DEFAULT)["every"], 1),
         "first_epoch_seconds": epochs[0]["seconds"],
-        "peak_mib": max(peaks) - held,
+        "peak_while_recording_mib": max(peaks[: arguments.warm]),
+        "peak_mib": max(peaks[arguments.warm :]),
     }
 
 
-def _held() -> float:
-    """What rows before have left behind, in MiB: on a GPU it does not count."""
-    torch._dynamo.reset()
-    gc.collect()
-    if not torch.cuda.is_available():
-        return 0.0
-    let_go()
-    return torch.cuda.memory_reserved() / 2**20
+def cell(name: str, arguments: argparse.Namespace, ready: Any, turns: Any) -> dict[str, Any]:
+    """A row, in a process of its own; a row that fails is a result too."""
+    waited = False
+
+    def turn() -> None:
+        nonlocal waited
+        waited = True
+        ready.wait()
+        turns.acquire()
+
+    try:
+        splits = random_splits(arguments.images, arguments.side, arguments.task == "segmentation")
+        return measure(ROWS[name], splits, arguments, turn)
+    except Exception as error:
+        return {"error": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+    finally:
+        if not waited:
+            turn()
+        turns.release()
 
 
 def _number(text: str) -> float | None:
@@ -164,24 +197,26 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--curvature", type=int, default=8, help="images whose Hessian is taken, where one is")
     parser.add_argument("--images", type=int, default=45_000)
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--warm", type=int, default=1, help="epochs that do not count")
+    parser.add_argument("--jobs", type=int, default=1, help="rows that compile at the same time")
     parser.add_argument("--rows", default="", help="only rows whose name contains one of these, separated by |")
     parser.add_argument("--output", metavar="FILE", type=Path)
     arguments = parser.parse_args()
-    splits = random_splits(arguments.images, arguments.side, arguments.task == "segmentation")
     results: dict[str, Any] = environment("torch", "triton", "madao") | {"settings": vars(arguments) | {"output": None}}
     results["rows"] = {}
-    for name, row in ROWS.items():
-        if not any(part in name for part in arguments.rows.split("|")):
-            continue
-        try:
-            found = measure(row, splits, arguments)
-        except Exception as error:  # a row that fails is a result too
-            found = {"error": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
-        results["rows"][name] = found
-        print(name, json.dumps(found), flush=True)
-        if arguments.output is not None:
-            write(arguments.output, results)
+    names = [name for name in ROWS if any(part in name for part in arguments.rows.split("|"))]
+    spawn = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    for start in range(0, len(names), arguments.jobs):
+        some = names[start : start + arguments.jobs]
+        with spawn.Manager() as manager, ProcessPoolExecutor(len(some), spawn) as pool:
+            ready, turns = manager.Barrier(len(some)), manager.Lock()
+            running = {name: pool.submit(cell, name, arguments, ready, turns) for name in some}
+            for name, future in running.items():
+                results["rows"][name] = future.result()
+                print(name, json.dumps(results["rows"][name]), flush=True)
+                if arguments.output is not None:
+                    write(arguments.output, results)
     plain = [row for name, row in results["rows"].items() if name.startswith("standard") and "error" not in row]
     if plain:
         fastest = min(plain, key=lambda row: row["seconds_per_epoch"])

@@ -25,6 +25,25 @@ def test_the_selection_alone_may_learn(tmp_path: Path) -> None:
     assert (trainer.policy.magnitude_logits == 0.5).all()
 
 
+@pytest.mark.parametrize(
+    ("outer", "images"),
+    [
+        ({"train_batch_size": 256}, 64),
+        ({"train_batch_size": 100}, 32),
+        ({}, 32),
+        ({"train_batch_size": 256, "pathwise_batch_size": 7}, 7),
+        ({"train_batch_size": 256, "mode": "train"}, None),
+        ({"train_batch_size": 256, "estimator": "relaxed"}, None),
+    ],
+)
+def test_magnitudes_are_learned_from_a_quarter_of_the_images(
+    tmp_path: Path, outer: dict[str, Any], images: int | None
+) -> None:
+    learning = Trainer(settings(tmp_path / "run", outer=OuterConfig(**outer)), splits()).learning
+    assert learning is not None
+    assert learning.outer.pathwise_batch == images
+
+
 def test_outer_steps_at_averaged_weights(tmp_path: Path) -> None:
     outer = OuterConfig(every=2, warmup=0, batch_size=16, average=0.75)
     trainer = Trainer(settings(tmp_path / "run", outer=outer), splits())

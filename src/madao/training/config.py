@@ -224,7 +224,8 @@ class OuterConfig:
         curvature_batch_size: Of those, how many the Hessian is taken over, or the gradient that the deflated solver
             takes out. By default all.
         pathwise_batch_size: With influence: of those, how many the magnitudes' derivative is taken over; the others are
-            only scored, which takes less time and memory. By default all.
+            only scored, which takes less time and memory. By default a quarter, at least 32; in mode train, where
+            images of a batch depend on each other, all.
         steps: Terms of the Neumann series, J of the paper.
         tolerance: Part of the Neumann series for which high powers of the Hessian are left out, as measured at every
             tenth outer step; 0 for none.

@@ -1,8 +1,9 @@
 """Functions of tensors recorded once as a CUDA graph and replayed: one launch where there were hundreds."""
 
+import contextlib
 import dataclasses
 import traceback
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -41,7 +42,28 @@ class SharedMemory:
 
     def renew(self) -> None:
         """Let graphs to come have a pool of their own: a recording that failed leaves its pool unusable."""
-        self.handle = torch.cuda.graph_pool_handle()
+        self.pool = torch.cuda.MemPool()
+        self.held = False
+
+    def recording(self, graph: torch.cuda.CUDAGraph) -> torch.cuda.graph:
+        """Record what follows, in the pool."""
+        self.held = True
+        handle: Any = self.pool.id  # what torch before 2.12 or so takes, and its annotations do not say
+        return torch.cuda.graph(graph, handle, self.stream)
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        """Run what follows on the stream, in memory that the graphs of the pool need only while they are replayed.
+
+        A pool without graphs lends nothing: what a first call makes to stay would lie scattered in it.
+        """
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream), contextlib.ExitStack() as stack:
+            if self.held:
+                let_go()  # of what else is free: a pool cannot ask for it
+                stack.enter_context(torch.cuda.use_mem_pool(self.pool))
+            yield
+        torch.cuda.current_stream().wait_stream(self.stream)
 
 
 class Recorder(Generic[Result]):
@@ -142,11 +164,8 @@ class Recorder(Generic[Result]):
 
     def _aside(self, key: Hashable, tensors: Tensors) -> Result:
         """A call on a stream of its own, as what is recorded later has to have run before."""
-        stream = self.memory.stream
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        with self.memory.lent():
             result = self.function(key, tensors)
-        torch.cuda.current_stream().wait_stream(stream)
         let_go()  # what this call needed, the graph will hold for itself
         return result
 
@@ -161,7 +180,7 @@ class Recorder(Generic[Result]):
         before = [generator.clone_state() for generator in everyone]
         let_go()
         try:
-            with torch.cuda.graph(graph, self.memory.handle, self.memory.stream):
+            with self.memory.recording(graph):
                 result = self.function(key, recording.static)
         except Exception:
             for generator, state in zip(everyone, before, strict=True):

@@ -98,7 +98,7 @@ class PolicyLearning:
             clip=settings.clip,
             microbatch=settings.microbatch,
             curvature_batch=settings.curvature_batch_size,
-            pathwise_batch=settings.pathwise_batch_size,
+            pathwise_batch=_pathwise(settings, config.batch_size),
             autocast=autocast,
             check_every=10 if settings.solver == "neumann" else 0,
             seed=config.seed,
@@ -216,6 +216,13 @@ def _health(step: int, outer: OuterStep) -> dict[str, Any]:
 def _coin(seed: int, update: int) -> float:
     """Whether an update descends or climbs: by its number alone, so that a resumed run throws the same coins."""
     return -1.0 if random.Random(f"{seed} {update}").random() < 0.5 else 1.0
+
+
+def _pathwise(settings: OuterConfig, batch_size: int) -> int | None:
+    # Of all that is learned magnitudes have by far the clearest signal: of them a part of the images says enough.
+    if settings.pathwise_batch_size is not None or settings.mode == "train":
+        return settings.pathwise_batch_size
+    return max((settings.train_batch_size or batch_size) // 4, 32)
 
 
 def _solver(settings: OuterConfig) -> Deflated | Neumann | Identity:

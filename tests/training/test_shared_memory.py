@@ -1,0 +1,43 @@
+"""Calls before a recording, and graphs that take turns, in the same memory."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from madao.training.graph import Recorder, SharedMemory
+from madao.training.memory import let_go
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+_LARGE = 2**26
+
+
+def large(key: float, tensors: tuple[Tensor, ...]) -> Tensor:
+    """256 MiB on the way to a number."""
+    (start,) = tensors
+    return (key * start.expand(_LARGE).contiguous()).mean()
+
+
+def test_a_call_before_its_recording_takes_no_memory_beside_that_of_other_graphs() -> None:
+    memory, start = SharedMemory(), torch.ones((), device="cuda")
+    first, second = (Recorder(large, name, [], pytest.fail, memory, before=1) for name in ("first", "second"))
+    for _ in range(3):
+        assert float(first(2.0, (start,))) == 2.0
+    let_go()
+    torch.cuda.reset_peak_memory_stats()
+    held = torch.cuda.memory_reserved()
+    for number in range(4):
+        assert float(second(3.0, (start + number,))) == 3.0 * (1 + number)
+        assert float(first(2.0, (start + number,))) == 2.0 * (1 + number)
+    assert torch.cuda.max_memory_reserved() - held < 2**24
+
+
+def test_a_pool_without_graphs_lends_nothing() -> None:
+    memory = SharedMemory()
+    let_go()
+    held = torch.cuda.memory_reserved()
+    with memory.lent():
+        kept = torch.ones(2**20, device="cuda")
+        del kept
+    let_go()
+    assert torch.cuda.memory_reserved() == held
