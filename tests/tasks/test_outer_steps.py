@@ -6,7 +6,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from madao.hypergrad import Deflated, Identity, Influence, LeaveOneOut, Neumann, Relaxed, Traced, Unaugmented
+from madao.hypergrad import (
+    Deflated,
+    GaussNewton,
+    Identity,
+    Influence,
+    LeaveOneOut,
+    Neumann,
+    Relaxed,
+    Traced,
+    Unaugmented,
+)
 from madao.models import SmallFCN
 from madao.models.encoder import Encoder
 from madao.policy import Draw, Policy, Standard
@@ -20,6 +30,7 @@ CASES: dict[str, dict[str, Any]] = {
     "relaxed, neumann": {"estimator": Relaxed(), "solver": Neumann(2, 0.01), "inner_mode": "train"},
     "influence, unaugmented": {"estimator": Influence(Unaugmented()), "solver": Identity(0.1)},
     "influence, deflated": {"estimator": Influence(LeaveOneOut()), "solver": Deflated(3), "pathwise_batch": 4},
+    "influence, gauss-newton": {"estimator": Influence(LeaveOneOut()), "solver": GaussNewton(2, 0.1)},
 }
 
 

@@ -14,6 +14,7 @@ from madao.hypergrad import (
     ClassMean,
     ConjugateGradient,
     Deflated,
+    GaussNewton,
     Identity,
     Influence,
     LeaveOneOut,
@@ -32,6 +33,7 @@ from madao.training.outer import PolicyOptimizer
 
 CASES: dict[str, dict[str, Any]] = {
     "influence, deflated": {"solver": Deflated(4), "estimator": Influence(LeaveOneOut())},
+    "influence, gauss-newton": {"solver": GaussNewton(3, 0.1), "estimator": Influence(LeaveOneOut()), "microbatch": 4},
     "influence, v itself": {"solver": Identity(1.0), "estimator": Influence(ClassMean())},
     "influence, conjugate gradients": {
         "solver": ConjugateGradient(steps=3, damping=1.0),

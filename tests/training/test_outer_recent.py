@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from madao import PolicyOptimizer
-from madao.hypergrad import Deflated, Identity, Status
+from madao.hypergrad import Deflated, GaussNewton, Identity, Status
+from madao.hypergrad.stats import Solution
+from madao.hypergrad.vector import Operator, Vector
 from madao.training.outer_step import OuterStep
 from tests.training.test_outer import TRAIN, VALIDATION, build, changed, snapshot
 
@@ -187,6 +189,37 @@ def test_the_gradient_taken_out_is_of_another_draw_for_the_first_images(count: i
     flat = torch.cat([(g + 0.1 * p.detach()).flatten() for g, p in zip(gradients, parameters, strict=True)])
     found = outer.state_dict()["recent"]["rows"][0].float()
     torch.testing.assert_close(found, flat / flat.norm(), rtol=0.01, atol=1e-4)
+
+
+@pytest.mark.parametrize("count", [None, 5])
+def test_the_gauss_newton_matrix_is_of_another_draw_for_the_first_images(count: int | None) -> None:
+    seen: list[tuple[Vector, Vector]] = []
+
+    class Spied(GaussNewton):
+        def solve(self, operator: Operator, v: Vector) -> Solution:
+            seen.append((v, operator(v)))
+            return super().solve(operator, v)
+
+    outer = build(solver=Spied(2), curvature_batch=count, weight_decay=0.1, inner_mode="eval")
+    again = build().policy
+    images, _ = TRAIN
+    outer.step(TRAIN, VALIDATION)
+    again.sample(images, relaxed=True)
+    model, augmented = outer.model.eval(), again(images[:count])
+    names = [name for name, _ in model.named_parameters()]
+
+    def outputs(*params: Tensor) -> Tensor:
+        found: Tensor = torch.func.functional_call(model, dict(zip(names, params, strict=True)), (augmented,))
+        return found
+
+    params = tuple(parameter.detach() for parameter in model.parameters())
+    ((v, product),) = seen
+    logits, moved = torch.func.jvp(outputs, params, v)[:2]
+    chance = logits.softmax(1)
+    curved = chance * moved - chance * (chance * moved).sum(1, keepdim=True)
+    back = torch.func.vjp(outputs, *params)[1](curved / len(augmented))
+    for found, expected, direction in zip(product, back, v, strict=True):
+        torch.testing.assert_close(found, expected + 0.1 * direction, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("microbatch", [None, 5])

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from madao.hypergrad import (
     Deflated,
+    GaussNewton,
     Identity,
     Influence,
     LeaveOneOut,
@@ -39,6 +40,13 @@ CASES: dict[str, dict[str, Any]] = {
         "solver": Deflated(3),
         "inner_mode": "eval",
         "check_every": 0,
+    },
+    "influence, gauss-newton": {
+        "estimator": Influence(LeaveOneOut()),
+        "solver": GaussNewton(3, 0.1),
+        "inner_mode": "eval",
+        "check_every": 0,
+        "curvature_batch": 6,
     },
     "microbatches": {"estimator": Relaxed(), "solver": Neumann(2, 0.01), "microbatch": 5},
     "curvature of a part": {"estimator": Relaxed(), "solver": Neumann(2, 0.1), "curvature_batch": 4},
@@ -106,7 +114,7 @@ def test_traced_steps_are_those_of_the_reference(name: str) -> None:
             assert torch.allclose(a, b, rtol=1e-3, atol=1e-5 * float(b.abs().max())), name
         assert found.read().term_norms == pytest.approx(expected.read().term_norms, rel=1e-3)
         assert (found.read().residual or 0) == pytest.approx(expected.read().residual or 0, rel=1e-3)
-        assert (found.read().residual is None) == isinstance(outer.solver, Deflated)
+        assert (found.read().residual is None) == isinstance(outer.solver, (Deflated, GaussNewton))
     kept = len(traced._made)
     outer._estimated(traced, asked, tensors)
     assert len(traced._made) == kept

@@ -3,13 +3,14 @@
 from madao.hypergrad.cg import ConjugateGradient
 from madao.hypergrad.deflated import Deflated
 from madao.hypergrad.estimators import Influence, Relaxed
+from madao.hypergrad.gauss_newton import GaussNewton
 from madao.hypergrad.hvp import DoubleBackward, FiniteDifference, ForwardOverReverse
 from madao.hypergrad.hypergradient import Hypergradient, hypergradient
 from madao.hypergrad.identity import Identity
 from madao.hypergrad.influence import BatchMean, ClassMean, LeaveOneOut, NoBaseline, SameExample, Unaugmented
 from madao.hypergrad.neumann import Neumann
 from madao.hypergrad.nystrom import Nystrom
-from madao.hypergrad.problem import Problem, Term
+from madao.hypergrad.problem import Problem, SplitLoss, Term
 from madao.hypergrad.pure import PureModel
 from madao.hypergrad.ranks import Place, Ranks
 from madao.hypergrad.signal import RunningSignal, agreement, expected_agreement, signal_to_noise, t_values
@@ -25,6 +26,7 @@ __all__ = [
     "DoubleBackward",
     "FiniteDifference",
     "ForwardOverReverse",
+    "GaussNewton",
     "Hypergradient",
     "Identity",
     "Influence",
@@ -40,6 +42,7 @@ __all__ = [
     "Relaxed",
     "RunningSignal",
     "SameExample",
+    "SplitLoss",
     "Stats",
     "Status",
     "Term",

@@ -53,7 +53,7 @@ class Deflated:
             gradient: ∇θ f, of `Problem.curvature`.
             recent: Gradients of earlier calls, as `remembered` has them, in any order.
         """
-        target, newest = _flat(v), _flat(gradient)
+        target, newest = vector.flat(v), vector.flat(gradient)
         newest = newest / torch.linalg.vector_norm(newest).clamp(min=torch.finfo(newest.dtype).tiny)
         recent = self.nothing(v) if recent is None else recent
         parts = [slice(first, first + _PART) for first in range(0, len(target), _PART)]
@@ -66,8 +66,7 @@ class Deflated:
         coefficients = solve_positive(matrix, right).to(target.dtype)
         for part in parts:
             target[part] -= coefficients[0] * newest[part] + coefficients[1:] @ recent[:, part].to(newest.dtype)
-        sizes = [part.numel() for part in v]
-        q = tuple(part.view_as(like).to(like.dtype) for part, like in zip(target.split(sizes), v, strict=True))
+        q = vector.shaped(target, v)
         lengths = torch.stack([vector.norm(v), vector.norm(q)])
         return Solution(vector.scaled(q, self.scale), lengths, None, 0, series_status, newest.to(recent.dtype))
 
@@ -92,7 +91,3 @@ def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:
         table = table - table[:, i : i + 1] * pivot
         table[i] = pivot
     return table[:, count]
-
-
-def _flat(parts: Vector) -> Tensor:
-    return torch.cat([vector.at_least_single(part.detach()).reshape(-1) for part in parts])

@@ -21,7 +21,7 @@ from torch._functorch import eager_transforms
 from torch.autograd import forward_ad
 
 from madao.hypergrad import vector
-from madao.hypergrad.problem import detached, mean
+from madao.hypergrad.problem import SplitLoss, detached, mean
 from madao.hypergrad.vector import Operator, Vector
 
 PureLoss = Callable[[Vector, Vector], Tensor]
@@ -42,6 +42,16 @@ class SecondOrder(abc.ABC):
     @abc.abstractmethod
     def directional(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Vector]:
         """D_q ℓ, of ℓ's own shape, and the gradient of its mean in the inputs."""
+
+    def gauss_newton(self, loss: SplitLoss, params: Vector, inputs: Vector) -> Operator:
+        """V ↦ Jᵀ S J v, J the Jacobian of the outputs in the parameters and S the Hessian of the mean loss in them."""
+        point, fixed = detached(params), detached(inputs)
+
+        def product(direction: Vector) -> Vector:
+            with torch.no_grad():
+                return gauss_newton_product(loss, point, detached(direction), fixed)
+
+        return product
 
     def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> Tensor:
         """D_q ℓ alone."""
@@ -187,6 +197,21 @@ class FiniteDifference(SecondOrder):
         ahead = function(vector.add(point, direction, epsilon))
         behind = function(vector.add(point, direction, -epsilon))
         return vector.scaled(vector.add(ahead, behind, -1.0), 1 / (2 * epsilon))
+
+
+def gauss_newton_product(loss: SplitLoss, params: Vector, direction: Vector, inputs: Vector) -> Vector:
+    """Jᵀ S J v: forward through the network, through the loss's own curvature, and back."""
+
+    def outputs(*point: Tensor) -> Tensor:
+        return loss.outputs(point, inputs)
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*torch.jit.script.*", category=Warning)
+        here, moved = torch.func.jvp(outputs, params, direction)[:2]
+    slope = torch.func.grad(lambda found: mean(loss.of_outputs(found, inputs)))
+    curved = torch.func.jvp(slope, (here,), (moved,))[1]
+    result: Vector = torch.func.vjp(outputs, *params)[1](curved)
+    return result
 
 
 def _with_fallback(function: Callable[[Vector, bool], Vector]) -> Operator:

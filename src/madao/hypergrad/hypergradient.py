@@ -12,6 +12,7 @@ from torch import Tensor
 from madao.hypergrad import vector
 from madao.hypergrad.deflated import Deflated
 from madao.hypergrad.estimators import Estimator, Relaxed, Setting
+from madao.hypergrad.gauss_newton import GaussNewton
 from madao.hypergrad.hvp import ForwardOverReverse, PureLoss, SecondOrder
 from madao.hypergrad.neumann import Neumann, PowerSeries
 from madao.hypergrad.problem import Loss, Problem, Term, as_terms, check_loss
@@ -30,7 +31,7 @@ class LinearSolver(Protocol):
         """Approximate H⁻¹ v."""
 
 
-Solver = LinearSolver | Unrolled | Deflated
+Solver = LinearSolver | Unrolled | Deflated | GaussNewton
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,10 +102,12 @@ def hypergradient(
     Args:
         problem: What is differentiated.
         solver: How H⁻¹ v is approximated: `Neumann` (the default), `ConjugateGradient`, `Identity`, `Nystrom`; or
-            `Unrolled`, which differentiates through inner steps instead; or `Deflated`, which has no system to solve.
+            `Unrolled`, which differentiates through inner steps instead; `GaussNewton`, which takes another matrix for
+            H; or `Deflated`, which has no system to solve.
         hvp: How products with H are made: `ForwardOverReverse` (the default), `DoubleBackward`, `FiniteDifference`.
         estimator: How q becomes a gradient in φ: `Relaxed` (the default) or `Influence`.
-        check: Whether one more product is spent on measuring the residual ‖v − H q‖ / ‖v‖. `Deflated` has none.
+        check: Whether one more product is spent on measuring the residual ‖v − H q‖ / ‖v‖. `Deflated` has none, and
+            `GaussNewton` knows that of its own system.
         recent: For `Deflated`: what the call before returned by that name.
     """
     found = unread(problem, solver, hvp, estimator, check, recent)
@@ -145,7 +148,7 @@ def unread(
             if not tensor.requires_grad:
                 raise ValueError("every tensor of hyper must require a gradient; leave out those that are frozen")
 
-    def pure(loss: Loss | Sequence[Term], name: str) -> list[tuple[PureLoss, float]]:
+    def pure(loss: Loss | Sequence[Term], name: str) -> list[tuple[_Pure, float]]:
         return [(_Pure(term.loss, name, form_params, form_inputs), term.weight) for term in as_terms(loss)]
 
     inner, outer = pure(problem.inner, "inner"), pure(problem.outer, "outer")
@@ -170,15 +173,17 @@ def unread(
         solution = solver.solve(v, gradient, recent)
         del gradient
     else:
-        operator = _hessian(curvature, params, inputs, second_order, problem.weight_decay, ranks)
+        products = second_order.gauss_newton if isinstance(solver, GaussNewton) else second_order.products
+        operators = [(products(loss, params, inputs), weight) for loss, weight in curvature]
+        operator = _summed(operators, problem.weight_decay, ranks)
         solution = solver.solve(operator, v)
-    residual, products, judge = solution.residual, solution.products, solution.judge
+    residual, spent, judge = solution.residual, solution.products, solution.judge
     own = isinstance(solver, PowerSeries) and residual is not None  # which measures it on the way
     v_norm, q, lengths, newest = vector.norm(v), solution.vector, solution.norms, solution.newest
-    if check and not own and operator is not None:
+    if check and not own and operator is not None and not isinstance(solver, GaussNewton):
         left = vector.add(v, operator(q), -1.0)
-        judge = functools.partial(_measured, judge, residual, products)
-        residual, products = vector.norm(left) / v_norm.clamp(min=1e-300), products + 1
+        judge = functools.partial(_measured, judge, residual, spent)
+        residual, spent = vector.norm(left) / v_norm.clamp(min=1e-300), spent + 1
         del left
     del v, solution, operator
     grads = estimator.gradient(setting, q, second_order)
@@ -186,7 +191,7 @@ def unread(
         grads = vector.add(grads, setting.pull_back(direct))
     grads = ranks.total(grads)
     numbers = _stacked(outer_loss, v_norm, vector.norm(grads), vector.norm(q), residual, lengths)
-    return Unread(grads, q if keep else None, newest, numbers, True, residual is not None, judge, products)
+    return Unread(grads, q if keep else None, newest, numbers, True, residual is not None, judge, spent)
 
 
 def _measured(
@@ -259,6 +264,21 @@ class _Pure:
     def __call__(self, params: Vector, inputs: Vector) -> Tensor:
         return check_loss(self.loss(self.form_params(params), self.form_inputs(inputs)), self.name)
 
+    def outputs(self, params: Vector, inputs: Vector) -> Tensor:
+        found: Tensor = self._split().outputs(self.form_params(params), self.form_inputs(inputs))
+        return found
+
+    def of_outputs(self, outputs: Tensor, inputs: Vector) -> Tensor:
+        return check_loss(self._split().of_outputs(outputs, self.form_inputs(inputs)), self.name)
+
+    def _split(self) -> Any:
+        if not hasattr(self.loss, "of_outputs"):
+            raise ValueError(
+                f"the {self.name} loss has to tell outputs from their loss for GaussNewton: an object with the methods "
+                f"outputs(params, inputs) and of_outputs(outputs, inputs); got {self.loss!r}"
+            )
+        return self.loss
+
 
 def _gradient(
     terms: Sequence[tuple[PureLoss, float]],
@@ -294,16 +314,8 @@ def _gradient(
     return value, tuple(summed), gradient[len(params) :] if direct else None
 
 
-def _hessian(
-    terms: Sequence[tuple[PureLoss, float]],
-    params: Vector,
-    inputs: Vector,
-    second_order: SecondOrder,
-    weight_decay: float,
-    ranks: Ranks,
-) -> Operator:
+def _summed(operators: Sequence[tuple[Operator, float]], weight_decay: float, ranks: Ranks) -> Operator:
     """V ↦ H v, summed over microbatches and processes, the weight decay's part in closed form."""
-    operators = [(second_order.products(loss, params, inputs), weight) for loss, weight in terms]
 
     def product(direction: Vector) -> Vector:
         result: Vector | None = None

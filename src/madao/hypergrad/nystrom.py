@@ -6,6 +6,7 @@ import math
 import torch
 from torch import Tensor
 
+from madao.hypergrad import vector
 from madao.hypergrad.stats import Solution, Status
 from madao.hypergrad.vector import Operator, Vector
 
@@ -35,22 +36,23 @@ class Nystrom:
 
     def solve(self, operator: Operator, v: Vector) -> Solution:
         """Sketch H, then solve by the Woodbury identity in the k-dimensional space of its columns."""
-        flat = _flat(v)
+        flat = vector.flat(v).double()
         rank = min(self.rank, len(flat))
         generator = torch.Generator(flat.device).manual_seed(self.seed)
         directions = torch.randn(len(flat), rank, generator=generator, device=flat.device, dtype=torch.float64)
         directions = torch.linalg.qr(directions).Q
-        columns = torch.stack([_flat(operator(_split(column, v))) for column in directions.T], dim=1)
+        images = [operator(vector.shaped(column, v)) for column in directions.T]
+        columns = torch.stack([vector.flat(image).double() for image in images], dim=1)
         core = directions.T @ columns
         core = (core + core.T) / 2
         if not (torch.isfinite(columns).all() and torch.isfinite(flat).all()):
             unknown = torch.full_like(flat, math.nan)
-            return Solution.judged(_split(unknown, v), (float(flat.norm()),), None, rank, Status.NON_FINITE)
+            return Solution.judged(vector.shaped(unknown, v), (float(flat.norm()),), None, rank, Status.NON_FINITE)
         values, vectors = torch.linalg.eigh(core)
         q = _woodbury(columns, values, vectors, flat, self.damping)
         # Near −damping the damped system is nearly singular, or worse.
         status = Status.DIVERGING if values[0] <= -self.damping / 2 else Status.TRUNCATED
-        return Solution.judged(_split(q, v), (float(flat.norm()),), None, rank, status)
+        return Solution.judged(vector.shaped(q, v), (float(flat.norm()),), None, rank, status)
 
 
 def _woodbury(columns: Tensor, values: Tensor, vectors: Tensor, v: Tensor, damping: float) -> Tensor:
@@ -61,12 +63,3 @@ def _woodbury(columns: Tensor, values: Tensor, vectors: Tensor, v: Tensor, dampi
     weights: Tensor = torch.linalg.lstsq(inner, (factor.T @ v)[:, None]).solution[:, 0]
     solution: Tensor = (v - factor @ weights) / damping
     return solution
-
-
-def _flat(parts: Vector) -> Tensor:
-    return torch.cat([part.flatten() for part in parts]).double()
-
-
-def _split(flat: Tensor, like: Vector) -> Vector:
-    pieces = torch.split(flat, [part.numel() for part in like])
-    return tuple(piece.reshape(part.shape).to(part.dtype) for piece, part in zip(pieces, like, strict=True))

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -10,6 +10,16 @@ from madao.hypergrad.ranks import Ranks
 
 Loss = Callable[[Any, Any], Tensor]
 """`loss(params, inputs)`: a scalar, or one value per example, of which the mean is the loss."""
+
+
+class SplitLoss(Protocol):
+    """A loss of a network's outputs: what `GaussNewton` needs of a `Loss`."""
+
+    def outputs(self, params: Any, inputs: Any) -> Tensor:
+        """What the network says."""
+
+    def of_outputs(self, outputs: Tensor, inputs: Any) -> Tensor:
+        """The loss of that; `loss(params, inputs)` is the one of the other."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +51,8 @@ class Problem:
         inner: f(θ, inputs). A sequence of `Term`s is summed.
         outer: g(θ, inputs). A sequence of `Term`s is summed. A direct dependence on the inputs counts too.
         inputs: What the losses see of φ, computed from it with a graph: augmented images, say. By default φ itself.
-        curvature: The loss whose Hessian is used in f's place, for instance f on fewer examples; of `Deflated`, whose
-            gradient. By default f.
+        curvature: The loss whose Hessian is used in f's place, for instance f on fewer examples; for `Deflated` its
+            gradient, for `GaussNewton`, which wants a `SplitLoss`, its Gauss-Newton matrix. By default f.
         weight_decay: λ of λ/2 ‖θ‖² in f, where the inner optimizer has it and the loss does not.
         log_prob: For `Influence`: log P of what was drawn for each example, `[B]`, differentiable in φ.
         classes: For the baseline `ClassMean`: the class of each example, `[B]`.

@@ -20,12 +20,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 from torch._functorch import config as functorch_config
+from torch._functorch.compile_utils import fx_graph_cse
 
 from madao.hypergrad import norms
-from madao.hypergrad.hvp import OptionalVector, PureLoss, SecondOrder
+from madao.hypergrad.hvp import OptionalVector, PureLoss, SecondOrder, gauss_newton_product
 from madao.hypergrad.linearise import linearised
 from madao.hypergrad.merge import merge_convolutions
-from madao.hypergrad.problem import detached, mean
+from madao.hypergrad.problem import SplitLoss, detached, mean
 from madao.hypergrad.vector import Operator, Vector
 
 _MEMORY_BUDGET = 0.4
@@ -62,15 +63,23 @@ class Traced(SecondOrder):
 
     def products(self, loss: PureLoss, params: Vector, inputs: Vector) -> Operator:
         """V ↦ H v as the derivative of ∇θ f along v, linearised."""
+        return self._linear("products", _product(loss, len(params)), loss, params, inputs)
+
+    def gauss_newton(self, loss: SplitLoss, params: Vector, inputs: Vector) -> Operator:
+        """V ↦ Jᵀ S J v, linearised."""
+        return self._linear("gauss-newton", _gauss_newton(loss, len(params)), loss, params, inputs)
+
+    def _linear(
+        self, kind: str, function: Callable[..., Vector], loss: Any, params: Vector, inputs: Vector
+    ) -> Operator:
+        """V ↦ function(θ, v, inputs), which is linear in v."""
         point, fixed = detached(params), detached(inputs)
         residuals: Vector | None = None
 
         def product(direction: Vector) -> Vector:
             nonlocal residuals
             with torch.no_grad():
-                first, then = self._once(
-                    "products", loss, (*point, *fixed), lambda: self._linearised(loss, point, fixed)
-                )
+                first, then = self._once(kind, loss, (*point, *fixed), lambda: self._linearised(function, point, fixed))
                 if residuals is None:
                     residuals = first(*point, *fixed)
                 result: Vector = then(*residuals, *_laid_out_as(point, direction))
@@ -106,7 +115,7 @@ class Traced(SecondOrder):
             slope: Tensor = graph(*arguments, *leaves)
         return slope
 
-    def _once(self, kind: str, loss: PureLoss, arguments: Vector, make: Callable[[], Any]) -> Any:
+    def _once(self, kind: str, loss: Any, arguments: Vector, make: Callable[[], Any]) -> Any:
         key = (kind, loss, *((tensor.shape, tensor.dtype) for tensor in arguments))
         if key not in self._made:
             self._made[key] = make()
@@ -121,14 +130,16 @@ class Traced(SecondOrder):
                 )
         return self._finished(merge_convolutions(graph))
 
-    def _linearised(self, loss: PureLoss, point: Vector, inputs: Vector) -> tuple[Callable[..., Any], ...]:
+    def _linearised(
+        self, function: Callable[..., Vector], point: Vector, inputs: Vector
+    ) -> tuple[Callable[..., Any], ...]:
         count = len(point)
         directions = tuple(torch.empty_like(tensor) for tensor in point)  # other tensors, or they would count as θ
         arguments = (*point, *directions, *inputs)
-        graph = traced(_product(loss, count), arguments)
+        graph = traced(function, arguments)
         # Nothing is written in place any more: what is written would have to stay within one of the parts.
         graph = traced(torch.func.functionalize(graph, remove="mutations"), arguments)
-        parts = linearised(merge_convolutions(graph), range(count, 2 * count))
+        parts = linearised(merge_convolutions(_without_repeats(graph)), range(count, 2 * count))
         return tuple(self._finished(part) for part in parts)
 
     def _finished(self, graph: fx.GraphModule) -> Callable[..., Any]:
@@ -170,6 +181,13 @@ def _product(loss: PureLoss, count: int) -> Callable[..., Vector]:
     return product
 
 
+def _gauss_newton(loss: SplitLoss, count: int) -> Callable[..., Vector]:
+    """(θ, v, inputs) ↦ Jᵀ S J v."""
+    return lambda *arguments: gauss_newton_product(
+        loss, arguments[:count], arguments[count : 2 * count], arguments[2 * count :]
+    )
+
+
 def traced(function: Callable[..., Any], arguments: Vector) -> fx.GraphModule:
     """The function as a graph of tensor operations, for arguments of these shapes."""
     from torch.fx.experimental.proxy_tensor import make_fx  # which takes a while to import
@@ -190,6 +208,15 @@ def traced(function: Callable[..., Any], arguments: Vector) -> fx.GraphModule:
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph
+
+
+def _without_repeats(module: fx.GraphModule) -> fx.GraphModule:
+    """What is computed twice, as the forward pass may be, computed once."""
+    known: dict[int, fx.Node] = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr":  # which would be told apart by their names
+            node.replace_all_uses_with(known.setdefault(id(getattr(module, node.target)), node))
+    return fx.GraphModule(module, fx_graph_cse(module.graph))
 
 
 @contextlib.contextmanager

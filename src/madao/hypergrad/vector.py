@@ -56,6 +56,17 @@ def zeros_like(vector: Vector) -> Vector:
     return tuple(torch.zeros_like(v) for v in vector)
 
 
+def flat(vector: Vector) -> Tensor:
+    """All numbers in a row, in float32 where they are half precision; a copy."""
+    return torch.cat([at_least_single(part.detach()).reshape(-1) for part in vector])
+
+
+def shaped(flat: Tensor, like: Vector) -> Vector:
+    """The way back, in the shapes and dtypes of another vector."""
+    pieces = flat.split([part.numel() for part in like])
+    return tuple(piece.view(part.shape).to(part.dtype) for piece, part in zip(pieces, like, strict=True))
+
+
 def at_least_single(tensor: Tensor) -> Tensor:
     """The tensor, in float32 where it is half precision."""
     return tensor.float() if tensor.dtype in HALF else tensor

@@ -208,7 +208,8 @@ class OuterConfig:
     Args:
         estimator: influence (per-image influence, score function) or relaxed (the paper's).
         solver: How the inverse Hessian is applied: deflated (by the space of recent training gradients, without
-            products), neumann (the paper's series), identity (none).
+            products), gauss-newton (a few steps of conjugate gradients: the better answer, at a price), neumann (the
+            paper's series), identity (none).
         baseline: What influences are compared with: leave-one-out, class-mean, or unaugmented (one more pass).
         mode: The model's mode in the training loss of outer steps: eval, or train (the paper's).
         every: Inner steps between two outer steps, s of the paper.
@@ -226,11 +227,12 @@ class OuterConfig:
         pathwise_batch_size: With influence: of those, how many the magnitudes' derivative is taken over; the others are
             only scored, which takes less time and memory. By default a quarter, at least 32; in mode train, where
             images of a batch depend on each other, all.
-        steps: Terms of the Neumann series, J of the paper.
+        steps: Terms of the Neumann series, J of the paper; steps of conjugate gradients.
         tolerance: Part of the Neumann series for which high powers of the Hessian are left out, as measured at every
             tenth outer step; 0 for none.
         scale: Step of the Neumann series; a mere factor for the others.
-        damping: How much the deflated solver leaves of what lies along training gradients.
+        damping: How much the deflated solver leaves of what lies along training gradients, and gauss-newton of what
+            lies along large curvature.
         memory: Training gradients that the deflated solver remembers, each half as large as the model, in checkpoints
             too.
         learn: all (which operations, how often and how strongly), or selection (which; the rest stays as it starts).
@@ -242,7 +244,7 @@ class OuterConfig:
     """
 
     estimator: Literal["influence", "relaxed"] = "influence"
-    solver: Literal["deflated", "neumann", "identity"] = "deflated"
+    solver: Literal["deflated", "gauss-newton", "neumann", "identity"] = "deflated"
     baseline: Literal["leave-one-out", "class-mean", "unaugmented"] = "leave-one-out"
     mode: Literal["eval", "train"] = "eval"
     every: int = 10
@@ -273,6 +275,8 @@ class OuterConfig:
             _at_least(f"outer.{name}", getattr(self, name), 1)
         for name in ("warmup", "lr", "steps"):
             _at_least(f"outer.{name}", getattr(self, name), 0)
+        if self.solver == "gauss-newton":
+            _at_least("outer.steps", self.steps, 1)
         _fraction("outer.tolerance", self.tolerance)
         _fraction("outer.average", self.average)
         for name in ("scale", "damping", "clip"):

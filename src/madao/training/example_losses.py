@@ -48,16 +48,24 @@ class ExampleLosses:
 
     def __call__(self, params: dict[str, Tensor], given: tuple[Tensor, ...]) -> Tensor:
         """One value an example."""
+        return self.of_outputs(self.outputs(params, given), given)
+
+    def outputs(self, params: dict[str, Tensor], given: tuple[Tensor, ...]) -> Tensor:
+        """The model's, in float32, as mixed-precision training has them for its loss."""
         if self.own is None:
             inputs = given[self.place]
         else:
             images, transform = self.own
             inputs = transform(normalise(images))
+        outputs: Tensor = raised(self.model(params, inputs[self.part]))
+        return outputs
+
+    def of_outputs(self, outputs: Tensor, given: tuple[Tensor, ...]) -> Tensor:
+        """The loss of each."""
         targets = given[self.place + 1] if self.targets is None else self.targets
         if self.draws > 1 and self.targets is not None:
             targets = targets.repeat_interleave(self.draws, 0)
-        # In float32, as mixed-precision training has the logits for its loss.
-        return self.losses(raised(self.model(params, inputs[self.part])), targets[self.part])
+        return self.losses(outputs, targets[self.part])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ExampleLosses) and self.identity == other.identity

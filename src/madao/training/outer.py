@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from madao.hypergrad import (
     Deflated,
+    GaussNewton,
     Influence,
     LeaveOneOut,
     Neumann,
@@ -76,8 +77,7 @@ class PolicyOptimizer:
         clip: Longest gradient of the policy that is used as it is; a longer one is shortened.
         microbatch: Most examples in one pass, to save memory. Changes results where examples of a batch depend on each
             other, as under BatchNorm in training mode.
-        curvature_batch: How many examples of the training batch the Hessian is taken over, or the gradient that
-            `Deflated` wants. By default all.
+        curvature_batch: How many examples of the training batch curvature is taken over. By default all.
         pathwise_batch: With `Influence`: how many of them the magnitudes' derivative is taken over; the others are only
             scored, which takes less time and memory. By default all.
         draws: How many times the policy draws for each training image, for the baseline `SameExample`.
@@ -354,7 +354,7 @@ class PolicyOptimizer:
         curvature = None
         if self.curvature_batch is not None:
             curvature = passes.terms(self.inner_mode, fixed, curved, draws=self.draws)
-        if isinstance(self.solver, Deflated):
+        if isinstance(self.solver, (Deflated, GaussNewton)):
             # By another draw: q must know nothing of the draw whose influence is measured along it.
             few = floats[: len(curved)]
             other = [drawn(self.policy, few, labels[: len(few)], curved) for _ in range(self.views)]

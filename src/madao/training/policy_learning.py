@@ -13,6 +13,7 @@ from madao.data import Batches
 from madao.hypergrad import (
     ClassMean,
     Deflated,
+    GaussNewton,
     Identity,
     Influence,
     LeaveOneOut,
@@ -225,10 +226,12 @@ def _pathwise(settings: OuterConfig, batch_size: int) -> int | None:
     return max((settings.train_batch_size or batch_size) // 4, 32)
 
 
-def _solver(settings: OuterConfig) -> Deflated | Neumann | Identity:
+def _solver(settings: OuterConfig) -> Deflated | GaussNewton | Neumann | Identity:
     match settings.solver:
         case "deflated":
             return Deflated(settings.memory, settings.scale, settings.damping)
+        case "gauss-newton":
+            return GaussNewton(settings.steps, settings.damping)
         case "neumann":
             return Neumann(settings.steps, settings.scale, settings.tolerance)
         case "identity":

@@ -1,0 +1,67 @@
+"""The inverse of the Gauss-Newton matrix, by a few steps of conjugate gradients that never make the host wait."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from madao.hypergrad import vector
+from madao.hypergrad.stats import TOLERANCE, Solution, Status
+from madao.hypergrad.vector import Operator, Vector
+
+
+@dataclasses.dataclass(frozen=True)
+class GaussNewton:
+    """q ≈ (G + λI)⁻¹ v, G = Jᵀ S J: J the Jacobian of a network's outputs, S the Hessian of the mean loss in them.
+
+    G is the Hessian without the curvature of the network itself, and where the loss is convex in the outputs, as
+    cross-entropy is, it never curves downwards, so that conjugate gradients always make progress; in the midst of
+    training the Hessian does (Schraudolph, 2002; Martens, 2010). The first steps take out of v what lies along the
+    largest curvatures. That is most of v, and it is what training takes care of by itself.
+
+    The loss has to say what its outputs are: an object with `outputs` and `of_outputs`, as `ExampleLosses` is.
+    An estimator that scores draws stays unbiased only if G is of other draws: give `Problem.curvature`, as
+    `PolicyOptimizer` does.
+
+    Attributes:
+        steps: Products with G, all of which are spent.
+        damping: λ / (‖G v‖ / ‖v‖), the latter being the curvature that v meets.
+    """
+
+    steps: int = 5
+    damping: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        if not self.damping >= 0:
+            raise ValueError(f"damping must be at least 0, got {self.damping}")
+
+    def solve(self, operator: Operator, v: Vector) -> Solution:
+        """Iterate from zero."""
+
+        def product(flat: Tensor) -> Tensor:
+            return vector.flat(operator(vector.shaped(flat, v)))
+
+        residual = direction = vector.flat(v)
+        tiny = torch.finfo(residual.dtype).tiny
+        image, squared = product(direction), residual.dot(residual)
+        damping = self.damping * torch.linalg.vector_norm(image) / squared.sqrt().clamp(min=tiny)
+        solution, squares = torch.zeros_like(residual), [squared]
+        for step in range(self.steps):
+            image = (image if step == 0 else product(direction)) + damping * direction
+            length = squared / direction.dot(image).clamp(min=tiny)
+            solution, residual = solution + length * direction, residual - length * image
+            before, squared = squared, residual.dot(residual)
+            direction = residual + squared / before.clamp(min=tiny) * direction
+            squares.append(squared)
+        return Solution(vector.shaped(solution, v), torch.stack(squares).double().sqrt(), None, self.steps, _status)
+
+
+def _status(norms: Sequence[float], _: float | None) -> Status:
+    """By the residuals of the damped system."""
+    if not all(map(math.isfinite, norms)):
+        return Status.NON_FINITE
+    return Status.CONVERGED if norms[-1] <= TOLERANCE * norms[0] else Status.TRUNCATED
