@@ -28,6 +28,7 @@ from madao.data import Batches
 from madao.hypergrad import (
     ClassMean,
     Deflated,
+    GaussNewton,
     Identity,
     Influence,
     LeaveOneOut,
@@ -83,6 +84,15 @@ VARIANTS: dict[str, Variant] = {
     "influence, training mode, leave one out": Variant(influence(LeaveOneOut(), inner_mode="train")),
     "influence, leave one out": Variant(influence(LeaveOneOut())),
     "influence, deflated": Variant(influence(LeaveOneOut(), solver=Deflated())),
+    "influence, deflated, a quarter of the magnitudes": Variant(
+        influence(LeaveOneOut(), solver=Deflated(), pathwise_batch=32)
+    ),
+    "influence, gauss-newton, 16 × images, 4 × validation": Variant(
+        influence(LeaveOneOut(), solver=GaussNewton(10), pathwise_batch=128), 16, 4
+    ),
+    "influence, gauss-newton, 16 × images, 4 × of all": Variant(
+        influence(LeaveOneOut(), solver=GaussNewton(10), pathwise_batch=128), 16, 4, 4
+    ),
     "influence, deflated, 4 × images": Variant(influence(LeaveOneOut(), solver=Deflated()), 4),
     "influence, deflated, 16 × images": Variant(influence(LeaveOneOut(), solver=Deflated()), 16),
     "influence, deflated by 64, 16 × images": Variant(influence(LeaveOneOut(), solver=Deflated(64)), 16),

@@ -2,13 +2,13 @@
 
     python benchmarks/known_answers.py [--seeds 10] [--methods madao,uniform,paper] [--jobs 2] [--output FILE]
 
-Each cell is a training of `madao demo`: the learned policy by the defaults; every operation alike (uniform); and the
-paper's estimator and solver. What is in the output already is not run again, so that the table can grow. The verdict:
-in how many runs the planted family is the likeliest, and in how many the test error is below that of `uniform` for the
-same seed. Nothing planted (`none`): the largest selection there is, beside 1/14 at the start. Where halves of the
-classes move in different ways (`--planted rotate-or-brightness --methods madao,class,uniform`), `class` is a policy for
-each class: in how many halves the operation planted there is the likeliest, and likelier than in the other half. The
-same of images for `--planted by-tone --methods madao,image,uniform`.
+Each cell is a training of `madao demo`: the learned policy by the defaults; by the solver gauss-newton; every operation
+alike (uniform); and the paper's estimator and solver. What is in the output already is not run again, so that the table
+can grow. The verdict: in how many runs the planted family is the likeliest, and in how many the test error is below
+that of `uniform` for the same seed. Nothing planted (`none`): the largest selection there is, beside 1/14 at the start.
+Where halves of the classes move in different ways (`--planted rotate-or-brightness --methods madao,class,uniform`),
+`class` is a policy for each class: in how many halves the operation planted there is the likeliest, and likelier than
+in the other half. The same of images for `--planted by-tone --methods madao,image,uniform`.
 """
 
 import argparse
@@ -32,18 +32,21 @@ from madao.training.config import OuterConfig
 from madao.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
-METHODS = ("madao", "class", "image", "uniform", "standard", "paper")
+METHODS = ("madao", "gauss-newton", "class", "image", "uniform", "standard", "paper")
 
 
 def train(method: str, planted: str, seed: int, epochs: int) -> dict[str, Any]:
     """One cell."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        name = "madao" if method == "paper" else method
+        name = "madao" if method in ("paper", "gauss-newton") else method
         config = demo_config(name, planted, seed, epochs, Path(folder))  # type: ignore[arg-type]
         config = dataclasses.replace(config, evaluate_every=epochs)
         if method == "paper":
             config = dataclasses.replace(config, outer=as_in_the_paper(config.outer))
+        if method == "gauss-newton":
+            outer = dataclasses.replace(config.outer, solver="gauss-newton", steps=10, curvature_batch_size=128)
+            config = dataclasses.replace(config, outer=outer)
         result = Trainer(config, title=f"{method} {planted} {seed}").fit()
         conditional = method in ("class", "image") and method in methods(planted)
         shares = half_shares(result, planted) if conditional else []

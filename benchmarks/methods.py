@@ -3,9 +3,9 @@
     python benchmarks/methods.py --root FOLDER [--epochs 60] [--seeds 3] [--methods standard,uniform] [--output FILE]
 
 WideResNet-28-2 at the settings of the recipe, but for the number of epochs. Controls: no policy, every operation alike
-(uniform), TrivialAugment, the paper's estimator. Then influence along v; influence without training gradients, which is
-what `madao train` does, on 2048 images every 120 steps; and that with each further answer to greed. What is in the
-output already is not run again.
+(uniform), TrivialAugment, the paper's estimator. Then influence on 2048 images every 120 steps: along v; without
+training gradients; by the inverse of the Gauss-Newton matrix; and that with each further answer to greed. What is in
+the output already is not run again.
 """
 
 import argparse
@@ -38,6 +38,7 @@ LARGE = {
     "curvature_batch_size": 512,
     "pathwise_batch_size": 128,
 }
+INVERSE = {**LARGE, "solver": "gauss-newton", "steps": 10, "curvature_batch_size": 128}
 METHODS: dict[str, dict[str, Any]] = {
     "standard": {"method": "standard"},
     "uniform": {"method": "uniform"},
@@ -45,9 +46,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "paper": {},
     "along v": {"outer": {**LARGE, "solver": "identity"}},
     "deflated": {"outer": LARGE},
-    "deflated, which": {"outer": {**LARGE, "learn": "selection"}},
-    "deflated, late": {"outer": LARGE, "late": True},
-    "deflated, average": {"outer": {**LARGE, "average": 0.9}},
+    "gauss-newton": {"outer": INVERSE},
+    "gauss-newton, which": {"outer": {**INVERSE, "learn": "selection"}},
+    "gauss-newton, late": {"outer": INVERSE, "late": True},
+    "gauss-newton, average": {"outer": {**INVERSE, "average": 0.9}},
 }
 
 

@@ -46,6 +46,7 @@ LARGE = {
     "curvature_batch_size": 512,
     "pathwise_batch_size": 128,
 }
+GAUSS_NEWTON = {"solver": "gauss-newton", "steps": 10, "curvature_batch_size": 128}
 LARGER = {**LARGE, "every": 240, "batch_size": 1024, "train_batch_size": 4096, "curvature_batch_size": 1024}
 PAPER = {
     **DEFAULT,
@@ -72,6 +73,10 @@ ROWS: dict[str, dict[str, Any]] = {
     "madao, influence, deflated, compiled": {"outer": DEFAULT, **COMPILED},
     "madao, influence, deflated, all magnitudes, compiled": {
         "outer": {**DEFAULT, "pathwise_batch_size": 128},
+        **COMPILED,
+    },
+    "madao, influence, gauss-newton, 2048 images every 120, compiled": {
+        "outer": {**LARGE, **GAUSS_NEWTON},
         **COMPILED,
     },
     "madao, influence, deflated, 2048 images every 120, compiled": {"outer": LARGE, **COMPILED},
@@ -170,6 +175,7 @@ def cell(name: str, arguments: argparse.Namespace, ready: Any, turns: Any) -> di
         waited = True
         ready.wait()
         turns.acquire()
+        print("timed from here on:", name, flush=True)
 
     try:
         splits = random_splits(arguments.images, arguments.side, arguments.task == "segmentation")

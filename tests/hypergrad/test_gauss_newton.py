@@ -111,7 +111,7 @@ def solved(matrix: Tensor, v: Tensor, solver: GaussNewton) -> Solution:
 def test_as_many_steps_as_dimensions_are_the_inverse() -> None:
     factor, v = random(10, 10), random(10)
     matrix = factor @ factor.T + 0.1 * torch.eye(10, dtype=torch.float64)
-    found = solved(matrix, v, GaussNewton(20, damping=0))
+    found = solved(matrix, v, GaussNewton(20, damping=0, scale=None))
     torch.testing.assert_close(joined(found.vector), torch.linalg.solve(matrix, v), rtol=1e-6, atol=1e-8)
     assert found.status is Status.CONVERGED
     assert found.products == 20
@@ -122,7 +122,7 @@ def test_as_many_steps_as_dimensions_are_the_inverse() -> None:
 def test_fewer_steps_are_the_best_of_the_krylov_space(steps: int, damping: float) -> None:
     factor, v = random(10, 7), random(10)
     matrix = factor @ factor.T
-    found = solved(matrix, v, GaussNewton(steps, damping))
+    found = solved(matrix, v, GaussNewton(steps, damping, scale=None))
     damped = matrix + damping * (matrix @ v).norm() / v.norm() * torch.eye(10, dtype=torch.float64)
     space = torch.linalg.qr(torch.stack([torch.linalg.matrix_power(damped, k) @ v for k in range(steps)], 1)).Q
     # Where ½ qᵀ A q − vᵀ q is least.
@@ -130,6 +130,8 @@ def test_fewer_steps_are_the_best_of_the_krylov_space(steps: int, damping: float
     torch.testing.assert_close(joined(found.vector), best)
     assert found.norms.tolist()[-1] == pytest.approx(float((v - damped @ best).norm()))
     assert found.status is Status.TRUNCATED
+    scaled = joined(solved(matrix, v, GaussNewton(steps, damping, scale=0.3)).vector)
+    torch.testing.assert_close(scaled, 0.3 * v.norm() * best / best.norm())
 
 
 def test_nothing_to_solve_and_nothing_that_can_be() -> None:
@@ -141,9 +143,11 @@ def test_nothing_to_solve_and_nothing_that_can_be() -> None:
     assert solved(matrix * torch.nan, random(10), GaussNewton()).status is Status.NON_FINITE
 
 
-@pytest.mark.parametrize("compute", [lambda: GaussNewton(0), lambda: GaussNewton(damping=-1.0)])
+@pytest.mark.parametrize(
+    "compute", [lambda: GaussNewton(0), lambda: GaussNewton(damping=-1.0), lambda: GaussNewton(scale=0.0)]
+)
 def test_wrong_settings_are_refused(compute: Callable[[], Any]) -> None:
-    with pytest.raises(ValueError, match="must be at least"):
+    with pytest.raises(ValueError, match="must be"):
         compute()
 
 
@@ -175,7 +179,7 @@ def test_the_gradient_of_a_least_squares_problem_is_exact(weight_decay: float) -
         outer=lambda p, _: 0.5 * (p - target).square().sum(),
         weight_decay=weight_decay,
     )
-    found = hypergradient(problem, GaussNewton(12, damping=0))
+    found = hypergradient(problem, GaussNewton(12, damping=0, scale=None))
     torch.testing.assert_close(found.grads, matrix @ inverse @ (params - target))
     assert found.stats.products == 12
     assert found.stats.residual is None

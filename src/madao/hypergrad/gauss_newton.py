@@ -14,7 +14,7 @@ from madao.hypergrad.vector import Operator, Vector
 
 @dataclasses.dataclass(frozen=True)
 class GaussNewton:
-    """q ≈ (G + λI)⁻¹ v, G = Jᵀ S J: J the Jacobian of a network's outputs, S the Hessian of the mean loss in them.
+    """q ∝ (G + λI)⁻¹ v, G = Jᵀ S J: J the Jacobian of a network's outputs, S the Hessian of the mean loss in them.
 
     G is the Hessian without the curvature of the network itself, and where the loss is convex in the outputs, as
     cross-entropy is, it never curves downwards, so that conjugate gradients always make progress; in the midst of
@@ -28,16 +28,21 @@ class GaussNewton:
     Attributes:
         steps: Products with G, all of which are spent.
         damping: λ / (‖G v‖ / ‖v‖), the latter being the curvature that v meets.
+        scale: ‖q‖ / ‖v‖. What is left of v is short or long as the few images of a batch happen to curve, and an
+            optimizer of φ that normalises its steps would learn from the longest alone. None for the inverse's own.
     """
 
-    steps: int = 5
+    steps: int = 10
     damping: float = 0.01
+    scale: float | None = 1.0
 
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise ValueError(f"steps must be at least 1, got {self.steps}")
         if not self.damping >= 0:
             raise ValueError(f"damping must be at least 0, got {self.damping}")
+        if self.scale is not None and not self.scale > 0:
+            raise ValueError(f"scale must be above 0, got {self.scale}")
 
     def solve(self, operator: Operator, v: Vector) -> Solution:
         """Iterate from zero."""
@@ -57,6 +62,8 @@ class GaussNewton:
             before, squared = squared, residual.dot(residual)
             direction = residual + squared / before.clamp(min=tiny) * direction
             squares.append(squared)
+        if self.scale is not None:
+            solution *= self.scale * squares[0].sqrt() / torch.linalg.vector_norm(solution).clamp(min=tiny)
         return Solution(vector.shaped(solution, v), torch.stack(squares).double().sqrt(), None, self.steps, _status)
 
 

@@ -231,7 +231,7 @@ def _solver(settings: OuterConfig) -> Deflated | GaussNewton | Neumann | Identit
         case "deflated":
             return Deflated(settings.memory, settings.scale, settings.damping)
         case "gauss-newton":
-            return GaussNewton(settings.steps, settings.damping)
+            return GaussNewton(settings.steps, settings.damping, settings.scale)
         case "neumann":
             return Neumann(settings.steps, settings.scale, settings.tolerance)
         case "identity":
