@@ -45,7 +45,7 @@ def train(method: str, planted: str, seed: int, epochs: int) -> dict[str, Any]:
         if method == "paper":
             config = dataclasses.replace(config, outer=as_in_the_paper(config.outer))
         if method == "gauss-newton":
-            outer = dataclasses.replace(config.outer, solver="gauss-newton", steps=10, curvature_batch_size=128)
+            outer = dataclasses.replace(config.outer, solver="gauss-newton", steps=10)
             config = dataclasses.replace(config, outer=outer)
         result = Trainer(config, title=f"{method} {planted} {seed}").fit()
         conditional = method in ("class", "image") and method in methods(planted)

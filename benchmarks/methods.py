@@ -3,9 +3,9 @@
     python benchmarks/methods.py --root FOLDER [--epochs 60] [--seeds 3] [--methods standard,uniform] [--output FILE]
 
 WideResNet-28-2 at the settings of the recipe, but for the number of epochs. Controls: no policy, every operation alike
-(uniform), TrivialAugment, the paper's estimator. Then influence on 2048 images every 120 steps: along v; without
-training gradients; by the inverse of the Gauss-Newton matrix; and that with each further answer to greed. What is in
-the output already is not run again.
+(uniform), TrivialAugment, the paper's estimator. Then influence on 2048 images every 120 steps, along v and without
+training gradients; every 240 steps by the inverse of the Gauss-Newton matrix; and that with each further answer to
+greed. What is in the output already is not run again.
 """
 
 import argparse
@@ -38,7 +38,7 @@ LARGE = {
     "curvature_batch_size": 512,
     "pathwise_batch_size": 128,
 }
-INVERSE = {**LARGE, "solver": "gauss-newton", "steps": 10, "curvature_batch_size": 128}
+INVERSE = {**LARGE, "solver": "gauss-newton", "steps": 10, "every": 240, "lr": 0.1}
 METHODS: dict[str, dict[str, Any]] = {
     "standard": {"method": "standard"},
     "uniform": {"method": "uniform"},

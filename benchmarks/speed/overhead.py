@@ -46,7 +46,7 @@ LARGE = {
     "curvature_batch_size": 512,
     "pathwise_batch_size": 128,
 }
-GAUSS_NEWTON = {"solver": "gauss-newton", "steps": 10, "curvature_batch_size": 128}
+GAUSS_NEWTON = {"solver": "gauss-newton", "steps": 10}
 LARGER = {**LARGE, "every": 240, "batch_size": 1024, "train_batch_size": 4096, "curvature_batch_size": 1024}
 PAPER = {
     **DEFAULT,
@@ -75,8 +75,8 @@ ROWS: dict[str, dict[str, Any]] = {
         "outer": {**DEFAULT, "pathwise_batch_size": 128},
         **COMPILED,
     },
-    "madao, influence, gauss-newton, 2048 images every 120, compiled": {
-        "outer": {**LARGE, **GAUSS_NEWTON},
+    "madao, influence, gauss-newton, 2048 images every 240, compiled": {
+        "outer": {**LARGE, "every": 240, **GAUSS_NEWTON},
         **COMPILED,
     },
     "madao, influence, deflated, 2048 images every 120, compiled": {"outer": LARGE, **COMPILED},

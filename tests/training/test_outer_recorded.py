@@ -76,7 +76,10 @@ def network() -> nn.Module:
 def build(model: nn.Module | None = None, **settings: Any) -> PolicyOptimizer:
     policy = Policy(seed=3).to(DEVICE)
     model = network() if model is None else model
-    return PolicyOptimizer(policy, model, every=1, transform=STANDARD.normalise, weight_decay=1e-3, **settings)
+    # So that a derivative which is zero but for rounding does not become a step like all others.
+    optimizer = torch.optim.RMSprop(policy.parameters(), lr=1e-2, eps=1e-4)
+    settings = {"every": 1, "weight_decay": 1e-3, **settings}
+    return PolicyOptimizer(policy, model, optimizer=optimizer, transform=STANDARD.normalise, **settings)
 
 
 def batch(seed: int, count: int) -> tuple[Tensor, Tensor]:
