@@ -185,6 +185,22 @@ def test_traced_code_is_compared_with_the_reference_first() -> None:
         build(model, estimator=Relaxed(), solver=Neumann(2, 0.1))._check_traced(asked, tensors)
 
 
+def test_conjugate_gradients_are_compared_by_their_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of sixteen images later ones amplify rounding without bound."""
+    train, validation = given(1)
+    outer, steps = build(solver=GaussNewton(7)), []
+    solve = GaussNewton.solve
+
+    def spied(solver: GaussNewton, operator: Any, v: Any) -> Any:
+        steps.append(solver.steps)
+        return solve(solver, operator, v)
+
+    monkeypatch.setattr(GaussNewton, "solve", spied)
+    outer._check_traced(Asked(STANDARD.after_policy, 2, False), (*train, *validation))
+    outer.step(train, validation, STANDARD.after_policy)
+    assert steps == [1, 1, 7]
+
+
 def test_traced_is_asked_for_by_record() -> None:
     with pytest.raises(ValueError, match="call record"):
         build(hvp=Traced())

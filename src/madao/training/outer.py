@@ -1,5 +1,6 @@
 """The outer step: a policy learns from the validation loss, within anybody's training loop."""
 
+import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -152,7 +153,7 @@ class PolicyOptimizer:
         self._losses = per_example(loss)
         self.views, self.along = views, along
         self.calls = self.updates = self.skipped = 0
-        self.sign: Callable[[int], float] = _descend
+        self.sign: Callable[[int], float] = lambda _: 1.0
         self._validation = ValidationBatches()
         self._recent: Recent | None = None
         self.ranks = Ranks.current()
@@ -261,18 +262,20 @@ class PolicyOptimizer:
     def _check_traced(self, asked: "Asked", tensors: tuple[Tensor, ...]) -> None:
         """Raise unless traced code has the reference's gradient on the first few images, in full precision."""
         few = tuple(tensor[:_CHECKED].clone() for tensor in tensors)
-        state, autocast = self.policy.get_extra_state(), self.autocast
+        state, autocast, solver = self.policy.get_extra_state(), self.autocast, self.solver
 
         def gradient(hvp: SecondOrder | None) -> Vector:
             self.policy.set_extra_state(state)
             return self._estimated(hvp, asked, few).grads
 
         self.autocast = None
+        if isinstance(solver, GaussNewton):
+            self.solver = dataclasses.replace(solver, steps=1)  # of few images more steps lead anywhere
         try:
             with full_precision():
                 check_traced(gradient(Traced()), lambda: gradient(self.hvp), original(self.model))
         finally:
-            self.autocast = autocast
+            self.autocast, self.solver = autocast, solver
             self.policy.set_extra_state(state)
 
     def _update(self, gradients: Sequence[Tensor], norm: float) -> None:
@@ -394,7 +397,3 @@ class PolicyOptimizer:
 
 def _unchanged(images: Tensor) -> Tensor:
     return images
-
-
-def _descend(_: int) -> float:
-    return 1.0
