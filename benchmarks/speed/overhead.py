@@ -8,7 +8,7 @@ step every 30 inner steps from the start, and Hessians over a few images of the 
 tenth outer step; "all powers" leaves none out. An epoch is 351 steps; the first, in which code is compiled and graphs
 are recorded, does not count (--warm), its peak memory is told apart. Memory is what torch holds of the GPU, the data
 set included. The reference is the fastest of the rows without a policy. One GPU, a process a row. With --jobs rows
-compile side by side; what counts runs when all have, one row after the other.
+compile side by side, which takes each of them longer; what counts runs when all have, one row after the other.
 """
 
 import argparse
@@ -209,6 +209,8 @@ def main() -> None:
     parser.add_argument("--rows", default="", help="only rows whose name contains one of these, separated by |")
     parser.add_argument("--output", metavar="FILE", type=Path)
     arguments = parser.parse_args()
+    if arguments.epochs <= arguments.warm:
+        parser.error(f"--epochs must be above --warm, which is {arguments.warm}, got {arguments.epochs}")
     results: dict[str, Any] = environment("torch", "triton", "madao") | {"settings": vars(arguments) | {"output": None}}
     results["rows"] = {}
     names = [name for name in ROWS if any(part in name for part in arguments.rows.split("|"))]

@@ -13,6 +13,7 @@ import madao
 from madao.cli import main
 from madao.cli.train import read_config
 from madao.training.config import TrainConfig
+from madao.training.opening import opening
 from madao.training.trainer import Trainer
 
 QUICK = ["--epochs", "1", "--tensorboard", "false", "--device", "cpu", "--data.workers", "0"]
@@ -45,6 +46,11 @@ def test_a_folder_of_images_becomes_a_model_and_a_policy(tmp_path: Path, capsys:
     printed = capsys.readouterr().out
     assert "validation error" in printed
     assert "there is no test set" in printed
+    assert printed.splitlines()[0] == (
+        f"{root}: 10 images to train on, 2 for validation, no test images; 2 classes (cat, dog)"
+    )
+    assert "small-cnn at 16 pixels on cpu: 1 epochs of 2 steps; the policy learns in 2, which is few" in printed
+    assert f"measure again: madao evaluate {out} --split validation" in printed
     assert f"madao report {out}" in printed
     assert f"madao export {out} --to torchvision" in printed
     assert madao.PolicySpec.load(out / "policy.json")
@@ -61,6 +67,33 @@ def test_train_validation_and_test_folders(tmp_path: Path, capsys: pytest.Captur
     assert "test error" in capsys.readouterr().out
     assert main(["evaluate", "--run", str(tmp_path / "run")]) == 0
     assert "(epoch 1)" in capsys.readouterr().out
+
+
+def test_a_policy_that_will_not_learn_is_said_before_and_after(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--data.root", str(folder(tmp_path / "photos")), "--data.size", "16", "--resume", *QUICK]
+    assert main(["train", *arguments, "--out", str(tmp_path / "run"), "--outer.every", "10"]) == 0
+    printed = capsys.readouterr().out
+    assert f"there is no checkpoint in {tmp_path / 'run'}: a new run begins" in printed
+    assert "the policy learns in none, and will stay as it starts: raise --epochs, or lower --outer.every" in printed
+    assert "favours" not in printed
+    assert "the policy has learned next to nothing" in printed
+    assert main(["train", "--resume", "--out", str(tmp_path / "run")]) == 0
+    assert "there is no checkpoint" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("every", "warmup", "epochs"), [(10, 0, 30), (7, 1.0, 30), (3, 2.5, 30), (10, 6.0, 41)])
+def test_outer_steps_are_counted_as_they_are_taken(tmp_path: Path, every: int, warmup: float, epochs: int) -> None:
+    more = ["--epochs", str(epochs), "--outer.every", str(every), "--outer.warmup", str(warmup)]
+    trainer = Trainer(read_config([*QUICK, *more, "--batch_size", "200", "--out", str(tmp_path / "run")]))
+    assert trainer.learning is not None
+    outer, taken = trainer.learning.outer, 0
+    for outer.calls in range(epochs * trainer.steps_per_epoch):
+        taken += outer.due()
+    counted = re.search(r"the policy learns in (\d+)", opening(trainer)[-1])
+    assert counted is not None
+    assert int(counted[1]) == taken > 0
 
 
 def test_images_that_do_not_fit_in_memory_come_from_workers(tmp_path: Path) -> None:

@@ -9,7 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from madao.hypergrad import ForwardOverReverse, GaussNewton, Problem, PureModel, Status, Traced, hypergradient
+from madao.hypergrad import (
+    ConjugateGradient,
+    ForwardOverReverse,
+    GaussNewton,
+    Problem,
+    PureModel,
+    Status,
+    Traced,
+    hypergradient,
+)
 from madao.hypergrad.hvp import SecondOrder
 from madao.hypergrad.stats import Solution
 
@@ -129,18 +138,34 @@ def test_fewer_steps_are_the_best_of_the_krylov_space(steps: int, damping: float
     best = space @ torch.linalg.solve(space.T @ damped @ space, space.T @ v)
     torch.testing.assert_close(joined(found.vector), best)
     assert found.norms.tolist()[-1] == pytest.approx(float((v - damped @ best).norm()))
+    assert found.residual is not None
+    assert float(found.residual) == pytest.approx(float((v - damped @ best).norm() / v.norm()))
     assert found.status is Status.TRUNCATED
     scaled = joined(solved(matrix, v, GaussNewton(steps, damping, scale=0.3)).vector)
     torch.testing.assert_close(scaled, 0.3 * v.norm() * best / best.norm())
 
 
-def test_nothing_to_solve_and_nothing_that_can_be() -> None:
-    matrix = torch.eye(10, dtype=torch.float64)
-    found = solved(matrix, torch.zeros(10, dtype=torch.float64), GaussNewton())
-    assert joined(found.vector).tolist() == [0.0] * 10
-    found = solved(0 * matrix, random(10), GaussNewton())
-    assert joined(found.vector).isfinite().all() or found.status is Status.NON_FINITE
-    assert solved(matrix * torch.nan, random(10), GaussNewton()).status is Status.NON_FINITE
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_nothing_to_solve_and_nothing_that_can_be(dtype: torch.dtype) -> None:
+    matrix, v = torch.eye(10, dtype=dtype), random(10).to(dtype)
+    assert joined(solved(matrix, torch.zeros(10, dtype=dtype), GaussNewton()).vector).tolist() == [0.0] * 10
+    flat = solved(0 * matrix, v, GaussNewton(scale=2.0))
+    torch.testing.assert_close(joined(flat.vector), 2 * v)
+    assert flat.status is Status.NEGATIVE_CURVATURE
+    assert solved(matrix * torch.nan, v, GaussNewton()).status is Status.NON_FINITE
+
+
+def test_steps_end_before_curvature_that_is_not_positive() -> None:
+    """As of `ConjugateGradient`, but without a wait."""
+    matrix = torch.diag(torch.tensor([3.0, 2.0, 1.0, -0.5, *[1.0] * 6], dtype=torch.float64))
+    v = random(10)
+    expected = ConjugateGradient(8).solve(lambda direction: parts(matrix @ joined(direction)), parts(v))
+    assert expected.status is Status.NEGATIVE_CURVATURE
+    assert 1 < expected.products < 8
+    found = solved(matrix, v, GaussNewton(8, damping=0, scale=None))
+    torch.testing.assert_close(joined(found.vector), joined(expected.vector))
+    assert found.status is Status.NEGATIVE_CURVATURE
+    assert solved(-matrix, v, GaussNewton(8, 0, None)).vector[0].tolist() == parts(v)[0].tolist()
 
 
 @pytest.mark.parametrize(
@@ -182,11 +207,28 @@ def test_the_gradient_of_a_least_squares_problem_is_exact(weight_decay: float) -
     found = hypergradient(problem, GaussNewton(12, damping=0, scale=None))
     torch.testing.assert_close(found.grads, matrix @ inverse @ (params - target))
     assert found.stats.products == 12
-    assert found.stats.residual is None
+    assert found.stats.residual is not None
+    assert found.stats.residual < 1e-6
 
 
 def test_a_loss_that_does_not_tell_its_outputs_is_named() -> None:
     hyper = random(4).requires_grad_()
     problem = Problem(random(4), hyper, lambda p, h: (p - h).square().sum(), lambda p, _: p.sum())
     with pytest.raises(ValueError, match=r"the inner loss has to tell outputs from their loss for GaussNewton"):
+        hypergradient(problem, GaussNewton())
+
+
+@pytest.mark.parametrize("more", [None, torch.arange(4)])
+def test_outputs_that_have_no_derivative_are_named(more: Any) -> None:
+    class Both(Fitted):
+        def outputs(self, params: Tensor, inputs: Tensor) -> Any:
+            return {"out": self.matrix @ params, "more": more}
+
+        def of_outputs(self, outputs: Any, inputs: Tensor) -> Tensor:
+            return super().of_outputs(outputs["out"], inputs)
+
+    problem = Problem(random(4), random(4).requires_grad_(), Both(random(4, 4)), lambda p, _: p.sum())
+    with pytest.raises(
+        ValueError, match=r"needs outputs that are floating-point tensors, .* got (NoneType|torch.int64)"
+    ):
         hypergradient(problem, GaussNewton())

@@ -117,7 +117,7 @@ def test_traced_steps_are_those_of_the_reference(name: str) -> None:
             assert torch.allclose(a, b, rtol=1e-3, atol=1e-5 * float(b.abs().max())), name
         assert found.read().term_norms == pytest.approx(expected.read().term_norms, rel=1e-3)
         assert (found.read().residual or 0) == pytest.approx(expected.read().residual or 0, rel=1e-3)
-        assert (found.read().residual is None) == isinstance(outer.solver, (Deflated, GaussNewton))
+        assert (found.read().residual is None) == isinstance(outer.solver, Deflated)
     kept = len(traced._made)
     outer._estimated(traced, asked, tensors)
     assert len(traced._made) == kept
@@ -185,20 +185,22 @@ def test_traced_code_is_compared_with_the_reference_first() -> None:
         build(model, estimator=Relaxed(), solver=Neumann(2, 0.1))._check_traced(asked, tensors)
 
 
-def test_conjugate_gradients_are_compared_by_their_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of sixteen images later ones amplify rounding without bound."""
+@pytest.mark.parametrize("scale", [0.1, None])
+def test_traced_products_of_gauss_newton_are_compared_too(monkeypatch: pytest.MonkeyPatch, scale: float | None) -> None:
     train, validation = given(1)
-    outer, steps = build(solver=GaussNewton(7)), []
-    solve = GaussNewton.solve
+    asked, tensors = Asked(STANDARD.after_policy, 2, False), (*train, *validation)
+    outer = build(solver=GaussNewton(10, 0.01, scale))
+    outer._check_traced(asked, tensors)
+    assert outer.solver == GaussNewton(10, 0.01, scale)
+    products = Traced.gauss_newton
 
-    def spied(solver: GaussNewton, operator: Any, v: Any) -> Any:
-        steps.append(solver.steps)
-        return solve(solver, operator, v)
+    def wrong(self: Traced, *arguments: Any) -> Any:
+        product = products(self, *arguments)
+        return lambda direction: tuple(part * (1 + number % 3) for number, part in enumerate(product(direction)))
 
-    monkeypatch.setattr(GaussNewton, "solve", spied)
-    outer._check_traced(Asked(STANDARD.after_policy, 2, False), (*train, *validation))
-    outer.step(train, validation, STANDARD.after_policy)
-    assert steps == [1, 1, 7]
+    monkeypatch.setattr(Traced, "gauss_newton", wrong)
+    with pytest.raises(UntraceableError, match="another gradient"):
+        outer._check_traced(asked, tensors)
 
 
 def test_traced_is_asked_for_by_record() -> None:

@@ -11,6 +11,7 @@ from madao.hypergrad import Ranks
 from madao.training.config import TrainConfig
 from madao.training.errors import SharedError, UserError
 from madao.training.interrupt import Interrupted
+from madao.training.opening import opening
 from madao.training.result import Result
 from madao.training.trainer import Trainer
 
@@ -18,7 +19,10 @@ from madao.training.trainer import Trainer
 def command(arguments: list[str]) -> None:
     """Train as the command line says."""
     try:
-        result = Trainer(read_config(arguments)).fit()
+        trainer = Trainer(read_config(arguments))
+        if trainer.ranks.first:
+            print("\n".join(opening(trainer)), flush=True)
+        result = trainer.fit()
     except (UserError, Interrupted) as error:
         ranks = Ranks.current()
         if ranks.first:
@@ -83,11 +87,14 @@ def summary(result: Result) -> list[str]:
             f"{100 * result.validation_error:.2f} % "
             f"(epoch {result.epoch})"
         ]
-    if result.policy:
+    if result.policy and max(result.policy.values()) - min(result.policy.values()) < 0.01:
+        lines.append("the policy has learned next to nothing: it still chooses its operations equally often")
+    elif result.policy:
         lines.append(f"the policy chooses {result.favoured(4)}, …")
     out = shlex.quote(result.out)
     lines.append(f"look at it:    madao report {out}")
     if result.policy:
         lines.append(f"take it away:  madao export {out} --to torchvision")
-    lines.append(f"measure again: madao evaluate {out}")
+    split = "" if result.test_error is not None else " --split validation"
+    lines.append(f"measure again: madao evaluate {out}{split}")
     return lines

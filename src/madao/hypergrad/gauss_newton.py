@@ -1,6 +1,7 @@
 """The inverse of the Gauss-Newton matrix, by a few steps of conjugate gradients that never make the host wait."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -21,9 +22,10 @@ class GaussNewton:
     training the Hessian does (Schraudolph, 2002; Martens, 2010). The first steps take out of v what lies along the
     largest curvatures. That is most of v, and it is what training takes care of by itself.
 
-    The loss has to say what its outputs are: an object with `outputs` and `of_outputs`, as `ExampleLosses` is.
-    An estimator that scores draws stays unbiased only if G is of other draws: give `Problem.curvature`, as
-    `PolicyOptimizer` does.
+    The loss has to say what its outputs are (`SplitLoss`), floating-point tensors that have a forward-mode derivative,
+    and where it is not convex in them, as MoCo's, the steps end before the first direction of no positive curvature; q
+    is v if that is v. An estimator that scores draws stays unbiased only if G is of other draws: give
+    `Problem.curvature`, as `PolicyOptimizer` does.
 
     Attributes:
         steps: Products with G, all of which are spent.
@@ -54,21 +56,30 @@ class GaussNewton:
         tiny = torch.finfo(residual.dtype).tiny
         image, squared = product(direction), residual.dot(residual)
         damping = self.damping * torch.linalg.vector_norm(image) / squared.sqrt().clamp(min=tiny)
-        solution, squares = torch.zeros_like(residual), [squared]
+        solution, squares, goes_on = torch.zeros_like(residual), [squared], torch.ones_like(squared, dtype=torch.bool)
         for step in range(self.steps):
             image = (image if step == 0 else product(direction)) + damping * direction
-            length = squared / direction.dot(image).clamp(min=tiny)
+            curved = direction.dot(image)
+            goes_on = goes_on & ~(curved <= 0)  # what is not a number goes on, to be seen
+            if step == 0:
+                solution = torch.where(goes_on, solution, residual)
+            length = torch.where(goes_on, squared / curved.clamp(min=tiny), 0)
             solution, residual = solution + length * direction, residual - length * image
             before, squared = squared, residual.dot(residual)
             direction = residual + squared / before.clamp(min=tiny) * direction
             squares.append(squared)
         if self.scale is not None:
             solution *= self.scale * squares[0].sqrt() / torch.linalg.vector_norm(solution).clamp(min=tiny)
-        return Solution(vector.shaped(solution, v), torch.stack(squares).double().sqrt(), None, self.steps, _status)
+        norms = torch.stack(squares).double().sqrt()
+        left = norms[-1] / norms[0].clamp(min=tiny)
+        return Solution(vector.shaped(solution, v), norms, left, self.steps, _status)
 
 
-def _status(norms: Sequence[float], _: float | None) -> Status:
-    """By the residuals of the damped system."""
+def _status(norms: Sequence[float], residual: float | None) -> Status:
+    """By the residuals of the damped system, which stay as they are, to the bit, where the steps have ended."""
     if not all(map(math.isfinite, norms)):
         return Status.NON_FINITE
-    return Status.CONVERGED if norms[-1] <= TOLERANCE * norms[0] else Status.TRUNCATED
+    if residual is not None and residual <= TOLERANCE:
+        return Status.CONVERGED
+    ended = any(before == after for before, after in itertools.pairwise(norms))
+    return Status.NEGATIVE_CURVATURE if ended else Status.TRUNCATED

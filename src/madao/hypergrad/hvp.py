@@ -1,8 +1,9 @@
 """Second derivatives as products with vectors.
 
-Each kind answers two questions. *Products*: what is H v, with H the Hessian of a loss at a point. *Directional*: how
-does a loss change along a direction q of the parameters, D_q ℓ = ⟨q, ∇θ ℓ⟩, and what is the gradient of that in the
-loss's inputs, which is the mixed second derivative every hypergradient ends with.
+Each kind answers these questions. *Products*: what is H v, with H the Hessian of a loss at a point, or its Gauss-Newton
+matrix, which for all kinds takes the network's forward-mode derivative. *Directional*: how does a loss change along a
+direction q of the parameters, D_q ℓ = ⟨q, ∇θ ℓ⟩, and what is the gradient of that in the loss's inputs, which is the
+mixed second derivative every hypergradient ends with.
 
 All are pure: losses are evaluated at parameters handed to them, so that nothing has to be restored afterwards.
 """

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from madao.hypergrad import vector
 from madao.hypergrad.deflated import Deflated
@@ -31,7 +32,7 @@ class LinearSolver(Protocol):
         """Approximate H⁻¹ v."""
 
 
-Solver = LinearSolver | Unrolled | Deflated | GaussNewton
+Solver = LinearSolver | Unrolled | Deflated
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -107,7 +108,7 @@ def hypergradient(
         hvp: How products with H are made: `ForwardOverReverse` (the default), `DoubleBackward`, `FiniteDifference`.
         estimator: How q becomes a gradient in φ: `Relaxed` (the default) or `Influence`.
         check: Whether one more product is spent on measuring the residual ‖v − H q‖ / ‖v‖. `Deflated` has none, and
-            `GaussNewton` knows that of its own system.
+            `GaussNewton` knows that of its own system, damped.
         recent: For `Deflated`: what the call before returned by that name.
     """
     found = unread(problem, solver, hvp, estimator, check, recent)
@@ -178,9 +179,9 @@ def unread(
         operator = _summed(operators, problem.weight_decay, ranks)
         solution = solver.solve(operator, v)
     residual, spent, judge = solution.residual, solution.products, solution.judge
-    own = isinstance(solver, PowerSeries) and residual is not None  # which measures it on the way
+    own = isinstance(solver, (PowerSeries, GaussNewton)) and residual is not None  # which measure it on the way
     v_norm, q, lengths, newest = vector.norm(v), solution.vector, solution.norms, solution.newest
-    if check and not own and operator is not None and not isinstance(solver, GaussNewton):
+    if check and not own and operator is not None:
         left = vector.add(v, operator(q), -1.0)
         judge = functools.partial(_measured, judge, residual, spent)
         residual, spent = vector.norm(left) / v_norm.clamp(min=1e-300), spent + 1
@@ -266,13 +267,20 @@ class _Pure:
 
     def outputs(self, params: Vector, inputs: Vector) -> Tensor:
         found: Tensor = self._split().outputs(self.form_params(params), self.form_inputs(inputs))
+        for leaf in tree_leaves(found):
+            if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+                kind = leaf.dtype if isinstance(leaf, Tensor) else type(leaf).__name__
+                raise ValueError(
+                    f"GaussNewton needs outputs that are floating-point tensors, or lists or dicts of them, got {kind};"
+                    " let outputs() return what the loss is computed from, or use Deflated"
+                )
         return found
 
     def of_outputs(self, outputs: Tensor, inputs: Vector) -> Tensor:
         return check_loss(self._split().of_outputs(outputs, self.form_inputs(inputs)), self.name)
 
     def _split(self) -> Any:
-        if not hasattr(self.loss, "of_outputs"):
+        if not (hasattr(self.loss, "outputs") and hasattr(self.loss, "of_outputs")):
             raise ValueError(
                 f"the {self.name} loss has to tell outputs from their loss for GaussNewton: an object with the methods "
                 f"outputs(params, inputs) and of_outputs(outputs, inputs); got {self.loss!r}"

@@ -20,7 +20,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 from torch._functorch import config as functorch_config
-from torch._functorch.compile_utils import fx_graph_cse
 
 from madao.hypergrad import norms
 from madao.hypergrad.hvp import OptionalVector, PureLoss, SecondOrder, gauss_newton_product
@@ -212,10 +211,14 @@ def traced(function: Callable[..., Any], arguments: Vector) -> fx.GraphModule:
 
 def _without_repeats(module: fx.GraphModule) -> fx.GraphModule:
     """What is computed twice, as the forward pass may be, computed once."""
+    from torch._functorch.compile_utils import fx_graph_cse  # which takes seconds to import
+
     known: dict[int, fx.Node] = {}
     for node in module.graph.nodes:
         if node.op == "get_attr":  # which would be told apart by their names
-            node.replace_all_uses_with(known.setdefault(id(getattr(module, node.target)), node))
+            first = known.setdefault(id(getattr(module, node.target)), node)
+            if first is not node:
+                node.replace_all_uses_with(first)
     return fx.GraphModule(module, fx_graph_cse(module.graph))
 
 

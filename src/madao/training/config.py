@@ -208,8 +208,8 @@ class OuterConfig:
     Args:
         estimator: influence (per-image influence, score function) or relaxed (the paper's).
         solver: How the inverse Hessian is applied: deflated (by the space of recent training gradients, without
-            products), gauss-newton (a few steps of conjugate gradients: the better answer, at a price), neumann (the
-            paper's series), identity (none).
+            products), gauss-newton (by some steps of conjugate gradients), neumann (the paper's series), identity
+            (none).
         baseline: What influences are compared with: leave-one-out, class-mean, or unaugmented (one more pass).
         mode: The model's mode in the training loss of outer steps: eval, or train (the paper's).
         every: Inner steps between two outer steps, s of the paper.
@@ -222,12 +222,12 @@ class OuterConfig:
         decay: Lower it along a cosine to zero at the end.
         batch_size: Validation images in one outer step. By default the training batch size.
         train_batch_size: Training images in one outer step. By default the batch that was just trained on.
-        curvature_batch_size: Of those, how many the Hessian is taken over, or the gradient that the deflated solver
-            takes out. By default all.
+        curvature_batch_size: Of those, how many curvature is taken over, or the gradient that the deflated solver takes
+            out. By default all.
         pathwise_batch_size: With influence: of those, how many the magnitudes' derivative is taken over; the others are
             only scored, which takes less time and memory. By default a quarter, at least 32; in mode train, where
             images of a batch depend on each other, all.
-        steps: Terms of the Neumann series, J of the paper; steps of conjugate gradients.
+        steps: Terms of the Neumann series, J of the paper; steps of conjugate gradients, where 10 are better.
         tolerance: Part of the Neumann series for which high powers of the Hessian are left out, as measured at every
             tenth outer step; 0 for none.
         scale: Step of the Neumann series; a mere factor for the others.

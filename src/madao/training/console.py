@@ -9,6 +9,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from madao.policy import AugmentationPolicy, Policy
 
+_PREFERRED = 0.005
+"""How much more often than others an operation is chosen before it counts as preferred."""
+
 
 class Console:
     """Shows progress.
@@ -95,4 +98,6 @@ def favourite(policy: AugmentationPolicy | None) -> str:
         return ""
     selection = policy.selection.detach().mean(0)
     best = int(selection.argmax())
+    if selection[best] - selection.mean() < _PREFERRED:
+        return ""
     return f"favours {policy.operations[best].name} ({100 * float(selection[best]):.0f} %)"

@@ -42,7 +42,8 @@ class SharedMemory:
 
     def renew(self) -> None:
         """Let graphs to come have a pool of their own: a recording that failed leaves its pool unusable."""
-        self.pool = torch.cuda.MemPool()
+        with torch.cuda.device(self.stream.device):
+            self.pool = torch.cuda.MemPool()
         self.held = False
 
     def recording(self, graph: torch.cuda.CUDAGraph) -> torch.cuda.graph:
@@ -55,15 +56,18 @@ class SharedMemory:
     def lent(self) -> Iterator[None]:
         """Run what follows on the stream, in memory that the graphs of the pool need only while they are replayed.
 
-        A pool without graphs lends nothing: what a first call makes to stay would lie scattered in it.
+        Which write into it then: what is to last longer than the next replay has to be copied. So a pool without graphs
+        lends nothing, since what a first call makes is often made to stay.
         """
         self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream), contextlib.ExitStack() as stack:
-            if self.held:
-                let_go()  # of what else is free: a pool cannot ask for it
-                stack.enter_context(torch.cuda.use_mem_pool(self.pool))
-            yield
-        torch.cuda.current_stream().wait_stream(self.stream)
+        try:
+            with torch.cuda.stream(self.stream), contextlib.ExitStack() as stack:
+                if self.held:
+                    let_go()  # of what else is free: a pool cannot ask for it
+                    stack.enter_context(torch.cuda.use_mem_pool(self.pool))
+                yield
+        finally:
+            torch.cuda.current_stream().wait_stream(self.stream)
 
 
 class Recorder(Generic[Result]):

@@ -41,8 +41,10 @@ from madao.training.recent import Recent
 from madao.training.rounding import check_traced
 from madao.training.validation import Batch, ValidationBatches
 
-_CHECKED = 16
-"""On so many images traced code is compared with the reference."""
+_OF_OTHER_DRAWS = (Deflated, GaussNewton)
+"""Solvers whose curvature is of other draws than those that are scored. They have no residual to check."""
+
+_CHECKED = 16  # images on which traced code is compared with the reference
 
 _LOGGER = logging.getLogger("madao")
 
@@ -208,8 +210,8 @@ class PolicyOptimizer:
 
         The policy stays as it is. The tensors are overwritten by the next call.
         """
-        check = self.check_every > 0 and (self.updates + self.skipped) % self.check_every == 0
-        solver = self.solver
+        solver, often = self.solver, 0 if isinstance(self.solver, _OF_OTHER_DRAWS) else self.check_every
+        check = often > 0 and (self.updates + self.skipped) % often == 0
         self._recent = Recent.of(solver, self.model, self._recent) if isinstance(solver, Deflated) else None
         device = next(original(self.model).parameters()).device
         series = solver if check and isinstance(solver, Neumann) and solver.shortens else None
@@ -270,7 +272,7 @@ class PolicyOptimizer:
 
         self.autocast = None
         if isinstance(solver, GaussNewton):
-            self.solver = dataclasses.replace(solver, steps=1)  # of few images more steps lead anywhere
+            self.solver = dataclasses.replace(solver, steps=2)  # of few images more steps lead anywhere
         try:
             with full_precision():
                 check_traced(gradient(Traced()), lambda: gradient(self.hvp), original(self.model))
@@ -304,8 +306,7 @@ class PolicyOptimizer:
         device = next(original(self.model).parameters()).device
         if "signal" in state:
             self._signal.load_state_dict(state["signal"], device)
-        self._products = state.get("products")
-        recent = state.get("recent")
+        self._products, recent = state.get("products"), state.get("recent")
         self._recent = None if recent is None else Recent.restored(recent, device)
 
     def _estimated(self, hvp: SecondOrder | None, asked: "Asked", tensors: tuple[Tensor, ...]) -> Unread:
@@ -355,9 +356,7 @@ class PolicyOptimizer:
         passes = self._passes()
         fixed = targets if self.along is None else None
         curvature = None
-        if self.curvature_batch is not None:
-            curvature = passes.terms(self.inner_mode, fixed, curved, draws=self.draws)
-        if isinstance(self.solver, (Deflated, GaussNewton)):
+        if isinstance(self.solver, _OF_OTHER_DRAWS):
             # By another draw: q must know nothing of the draw whose influence is measured along it.
             few = floats[: len(curved)]
             other = [drawn(self.policy, few, labels[: len(few)], curved) for _ in range(self.views)]
@@ -365,6 +364,8 @@ class PolicyOptimizer:
             added, given = (inner_transform(again), *again_moved), len(inputs)
             inputs, plain = (*inputs, *added), None if plain is None else (*plain, *added)
             curvature = passes.terms(self.inner_mode, fixed, curved, draws=self.draws, given=given)
+        elif self.curvature_batch is not None:
+            curvature = passes.terms(self.inner_mode, fixed, curved, draws=self.draws)
         problem = Problem(
             params=params,
             hyper=tuple(self._params),

@@ -1,0 +1,42 @@
+"""What a run says before it starts: the images, the model, and how often the policy will learn."""
+
+from madao.training.build import default_model
+from madao.training.checkpoint import LAST, PREVIOUS
+from madao.training.trainer import Trainer
+
+_FEW = 20
+"""Outer steps below which a policy can hardly leave its start."""
+
+_CLASSES = 5
+
+
+def opening(trainer: Trainer) -> list[str]:
+    """Lines for people, so that a wrong folder or a policy that cannot learn is seen at once."""
+    config, splits = trainer.config, trainer.splits
+    lines = []
+    kept = trainer.directory.checkpoints.folder
+    if config.resume and not any((kept / name).exists() for name in (LAST, PREVIOUS)):
+        lines.append(f"there is no checkpoint in {trainer.directory.path}: a new run begins")
+    parts = [f"{len(splits.train):,} images to train on", f"{len(splits.validation):,} for validation"]
+    parts.append("no test images" if splits.test is None else f"{len(splits.test):,} for the test")
+    names = ", ".join(splits.classes[:_CLASSES]) + (", …" if len(splits.classes) > _CLASSES else "")
+    where = config.data.root if splits.name == "folder" else splits.name
+    lines.append(f"{where}: {', '.join(parts)}; {len(splits.classes)} classes ({names})")
+    model = config.model.name or default_model(splits.size, config.task.name)
+    lines.append(
+        f"{model} at {splits.size} pixels on {trainer.device.type}: {config.epochs} epochs of "
+        f"{trainer.steps_per_epoch:,} steps{_learning(trainer)}"
+    )
+    return lines
+
+
+def _learning(trainer: Trainer) -> str:
+    if trainer.learning is None:
+        return ""
+    outer = trainer.learning.outer
+    total = trainer.config.epochs * trainer.steps_per_epoch
+    steps = max(total // outer.every - outer.warmup // outer.every, 0)
+    if steps >= _FEW:
+        return f", of which the policy learns in {steps:,}"
+    how = "in none, and will stay as it starts" if steps == 0 else f"in {steps}, which is few"
+    return f"; the policy learns {how}: raise --epochs, or lower --outer.every or --batch_size"
