@@ -60,7 +60,7 @@ class GaussNewton:
         for step in range(self.steps):
             image = (image if step == 0 else product(direction)) + damping * direction
             curved = direction.dot(image)
-            goes_on = goes_on & ~(curved <= 0)  # what is not a number goes on, to be seen
+            goes_on = goes_on & (curved > 0)
             if step == 0:
                 solution = torch.where(goes_on, solution, residual)
             length = torch.where(goes_on, squared / curved.clamp(min=tiny), 0)
