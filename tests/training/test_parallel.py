@@ -1,13 +1,6 @@
-"""Several processes against one: the same training, to rounding; and what becomes of them when one is killed."""
+"""Several processes against one: the same training, to rounding."""
 
 import dataclasses
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,46 +14,9 @@ from madao.training.config import OuterConfig, TrainConfig
 from madao.training.drawing import drawn, drawn_standard, part_of
 from madao.training.errors import SharedError, UserError
 from madao.training.parallel import by_the_first, synchronised
-from madao.training.result import Result
 from tests.hypergrad.problems import quadratic
+from tests.training.launching import ended, started
 from tests.training.processes import CASES
-
-ROOT = Path(__file__).parents[2]
-SETTINGS = ["--device=cpu", "--data.planted=rotate", "--batch_size=63", "--augment.crop=none", "--tensorboard=false"]
-SETTINGS += ["--outer.every=5", "--outer.warmup=1"]
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-
-
-def started(*command: str) -> subprocess.Popen[str]:
-    """In a group of its own, so that all of it can be ended."""
-    return subprocess.Popen(
-        [sys.executable, *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment(),
-        start_new_session=True,
-    )
-
-
-def ended(process: subprocess.Popen[str], seconds: float = 120) -> str:
-    """Its output. What is left of the group after that time is killed."""
-    try:
-        return process.communicate(timeout=seconds)[0]
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        pytest.fail(f"still running after {seconds} seconds: {process.communicate()[0]}")
-
-
-def train(out: Path, *settings: str) -> list[str]:
-    return ["-m", "madao", "train", *SETTINGS, f"--out={out}", *settings]
-
-
-def torchrun(*settings: str) -> list[str]:
-    return ["-m", "torch.distributed.run", *settings]
 
 
 @pytest.fixture(scope="module")
@@ -159,85 +115,6 @@ def test_unrolling_is_for_one_process() -> None:
         hypergradient(dataclasses.replace(problem, ranks=Ranks(0, 2)), Unrolled(2))
 
 
-def waited_for(path: Path, process: subprocess.Popen[str]) -> None:
-    while not path.exists():
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.05)
-
-
-def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    process = started(*train(out, "--epochs=8", "--devices=2"))
-    waited_for(out / "checkpoints" / "last.pt", process)
-    os.killpg(process.pid, signal.SIGINT)
-    output = ended(process)
-    assert process.returncode == 130, output
-    assert output.count("a checkpoint is written") == 1
-    assert "Traceback" not in output
-    assert not (out / "result.json").exists()
-    process = started(
-        *torchrun("--standalone", "--nproc-per-node=3", "-m", "madao", "train", f"--out={out}", "--resume")
-    )
-    output = ended(process)
-    assert process.returncode == 0, output
-    assert output.count("test error") == 1
-    rows = (out / "metrics.csv").read_text().splitlines()[1:]
-    assert [int(row.split(",")[0]) for row in rows] == list(range(1, 9))
-    result = Result.load(out)
-    assert result is not None
-    assert result.validation_error < 0.6
-
-
-def children(pid: int) -> list[int]:
-    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True).stdout.split()
-    return [int(child) for child in found]
-
-
-@pytest.mark.parametrize("by", ["madao", "torchrun"])
-def test_a_killed_process_ends_the_run_and_leaves_the_checkpoint(tmp_path: Path, by: str) -> None:
-    out = tmp_path / "run"
-    command = train(out, "--epochs=200", "--devices=2")
-    if by == "torchrun":
-        command = torchrun("--standalone", "--nproc-per-node=2", *command)
-    process = started(*command)
-    waited_for(out / "checkpoints" / "last.pt", process)
-    workers = children(process.pid)
-    began = time.monotonic()
-    os.kill(workers[-1], signal.SIGKILL)
-    output = ended(process, 60)
-    assert process.returncode != 0, output
-    assert time.monotonic() - began < 60
-    assert torch.load(out / "checkpoints" / "last.pt", weights_only=True)["epoch"] >= 1
-
-
-def test_two_hosts(tmp_path: Path) -> None:
-    """Two addresses, a `torchrun` each, which know only each other's address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    hosts = [
-        started(
-            *torchrun(
-                "--nnodes=2",
-                "--nproc-per-node=1",
-                f"--node-rank={node}",
-                "--master-addr=127.0.0.1",
-                f"--master-port={port}",
-                f"--local-addr=127.0.0.{node + 1}",
-            ),
-            *train(tmp_path / "run", "--epochs=2"),
-        )
-        for node in range(2)
-    ]
-    outputs = [ended(host) for host in hosts]
-    assert [host.returncode for host in hosts] == [0, 0], outputs
-    assert "test error" in outputs[0]
-    assert "test error" not in outputs[1]
-    result = Result.load(tmp_path / "run")
-    assert result is not None
-    assert result.epoch == 2
-
-
 def test_batch_statistics_are_shared_by_gpus_only() -> None:
     network, gpu = nn.Sequential(nn.BatchNorm2d(3)), torch.device("cuda", 0)
     with pytest.raises(UserError, match="--sync_batch_norm needs GPUs"):
@@ -245,18 +122,6 @@ def test_batch_statistics_are_shared_by_gpus_only() -> None:
     with pytest.raises(UserError, match=r"does not go with --outer.mode train"):
         synchronised(network, TrainConfig(outer=OuterConfig(mode="train")), gpu)
     assert isinstance(synchronised(network, TrainConfig(), gpu)[0], nn.SyncBatchNorm)  # type: ignore[index]
-
-
-def test_mistakes_are_said_once(tmp_path: Path) -> None:
-    for settings, message in (
-        (["--data.planted=none", f"--data.root={tmp_path / 'typo'}"], "typo"),
-        (["--batch_size=1"], "a batch of 1 images cannot be shared by 2 processes"),
-    ):
-        process = started("-m", "madao", "train", *SETTINGS, "--devices=2", f"--out={tmp_path / 'run'}", *settings)
-        output = ended(process)
-        assert process.returncode == 2, output
-        assert output.count(message) == 1, output
-        assert "Traceback" not in output
 
 
 class Distant(Ranks):
