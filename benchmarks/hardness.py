@@ -18,7 +18,6 @@ import argparse
 import dataclasses
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from measure import environment, write
 from madao import Policy
 from madao.cli.demo import demo_config
 from madao.data import Pixels
-from madao.hypergrad import ConjugateGradient, Deflated, PureModel
+from madao.hypergrad import ConjugateGradient, Deflated, ForwardOverReverse, PureModel, vector
 from madao.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
@@ -46,10 +45,18 @@ class Network:
     model: PureModel
     params: dict[str, Tensor]
 
+    def outputs(self, params: Vector, batch: Vector) -> Tensor:
+        """The logits of a batch, which is inputs and labels."""
+        logits: Tensor = self.model(dict(zip(self.params, params, strict=True)), batch[0])
+        return logits
+
+    def of_outputs(self, outputs: Tensor, batch: Vector) -> Tensor:
+        """The loss of each image."""
+        return F.cross_entropy(outputs, batch[1], reduction="none")
+
     def losses(self, params: Vector, inputs: Tensor, labels: Tensor) -> Tensor:
         """One value an image."""
-        named = dict(zip(self.params, params, strict=True))
-        return F.cross_entropy(self.model(named, inputs), labels, reduction="none")
+        return self.of_outputs(self.outputs(params, (inputs, labels)), (inputs, labels))
 
     def gradient(self, inputs: Tensor, labels: Tensor) -> Vector:
         """Of the mean loss."""
@@ -65,23 +72,6 @@ class Network:
                 for x, y in zip(inputs.split(2000), labels.split(2000), strict=True)
             ]
         )
-
-    def gauss_newton(self, inputs: Tensor) -> Callable[[Vector], Vector]:
-        """Products with Jᵀ S J, J being the Jacobian of the logits and S the curvature of the loss in them."""
-        point = tuple(self.params.values())
-
-        def logits(*params: Tensor) -> Tensor:
-            outputs: Tensor = self.model(dict(zip(self.params, params, strict=True)), inputs)
-            return outputs
-
-        def product(direction: Vector) -> Vector:
-            outputs, moved = torch.func.jvp(logits, point, direction)[:2]
-            chance = outputs.softmax(1)
-            curved = chance * moved - chance * (chance * moved).sum(1, keepdim=True)
-            found: Vector = torch.func.vjp(logits, *point)[1](curved / len(inputs))
-            return found
-
-        return product
 
 
 def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> dict[str, Any]:
@@ -115,11 +105,11 @@ def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> d
     def deflated(count: int, size: int) -> Vector:
         """Take `count` gradients of `size` images each out of v."""
         gradients = [network.gradient(*some(size)) for _ in range(count)]
-        rows = torch.stack([torch.cat([part.flatten() for part in gradient]) for gradient in gradients[1:]])
+        rows = torch.stack([vector.flat(gradient) for gradient in gradients[1:]])
         unit = (rows / rows.norm(dim=1, keepdim=True)).bfloat16()  # as they are remembered
         return Deflated(count).solve(v, gradients[0], unit).vector
 
-    curvature = network.gauss_newton(large[0])
+    curvature = ForwardOverReverse().gauss_newton(network, tuple(network.params.values()), large)
     directions: dict[str, Vector] = {
         "v": v,
         "v without the training gradient": Deflated(1, damping=1e-6).solve(v, gradient).vector,
@@ -132,7 +122,6 @@ def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> d
         name, solver = f"(Gauss-Newton + {damping})⁻¹ v", ConjugateGradient(steps, tolerance=1e-3, damping=damping)
         solution = solver.solve(curvature, v)
         directions[name], residuals[name] = solution.vector, float(solution.norms[-1] / solution.norms[0])
-    flat, other = (torch.cat([part.flatten() for part in parts]) for parts in (v, gradient))
     rows: dict[str, Any] = {}
     for name, direction in directions.items():
         influence = network.influences(direction, inputs, labels)
@@ -141,7 +130,7 @@ def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> d
             operation.name: float(centred[((draw.choice == index) & draw.applied).any(0)].mean())
             for index, operation in enumerate(policy.operations)
         }
-    cosine = float(F.cosine_similarity(flat, other, dim=0))
+    cosine = float(F.cosine_similarity(vector.flat(v), vector.flat(gradient), dim=0))
     return {"cosine_of_v_and_training_gradient": cosine, "residuals": residuals, "influence": rows}
 
 
