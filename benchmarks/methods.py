@@ -4,8 +4,9 @@
 
 WideResNet-28-2 at the settings of the recipe, but for the number of epochs. Controls: no policy, every operation alike
 (uniform), TrivialAugment, the paper's estimator. Then influence on 2048 images every 120 steps, along v and without
-training gradients; every 240 steps by the inverse of the Gauss-Newton matrix; and that with each further answer to
-greed. What is in the output already is not run again.
+training gradients (deflated); that with each further answer to greed: learn which and not how much, begin in the
+second half, at averaged weights; and every 240 steps by the inverse of the Gauss-Newton matrix. What is in the output
+already is not run again.
 """
 
 import argparse
@@ -46,10 +47,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "paper": {},
     "along v": {"outer": {**LARGE, "solver": "identity"}},
     "deflated": {"outer": LARGE},
+    "deflated, which": {"outer": {**LARGE, "learn": "selection"}},
+    "deflated, late": {"outer": LARGE, "late": True},
+    "deflated, average": {"outer": {**LARGE, "average": 0.9}},
     "gauss-newton": {"outer": INVERSE},
-    "gauss-newton, which": {"outer": {**INVERSE, "learn": "selection"}},
-    "gauss-newton, late": {"outer": INVERSE, "late": True},
-    "gauss-newton, average": {"outer": {**INVERSE, "average": 0.9}},
 }
 
 
@@ -83,6 +84,7 @@ def train(name: str, seed: int, epochs: int, root: str, compile: bool) -> Cell:
         seconds = time.monotonic() - began
         found: Cell = {
             "test_error": result.test_error,
+            "test_loss": result.test_loss,
             "validation_error": result.validation_error,
             "train_error": float((Path(folder) / "run/metrics.csv").read_text().split()[-1].split(",")[4]),
             "seconds": seconds,

@@ -70,6 +70,32 @@ def test_another_way_takes_over_with_nothing_left_of_the_first() -> None:
     assert len(left) == len(said) == 1
 
 
+def test_what_is_forgotten_is_recorded_again_at_its_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    did: list[str] = []
+
+    class Graph:
+        def replay(self) -> None:
+            did.append("replay")
+
+    def aside(recorder: Recorder[Any], key: Any, tensors: tuple[Tensor, ...]) -> Any:
+        did.append("aside")
+        return recorder.function(key, tensors)
+
+    def record(recorder: Recorder[Any], key: Any, recording: Any) -> None:
+        did.append("record")
+        recording.graph, recording.result = Graph(), recorder.function(key, recording.static)
+
+    monkeypatch.setattr(Recorder, "_aside", aside)
+    monkeypatch.setattr(Recorder, "_record", record)
+    recorder = Recorder(double, "outer steps", [], pytest.fail, before=1)
+    for _ in range(3):
+        recorder(2.0, (torch.ones(1),))
+    recorder.forget()
+    for _ in range(2):
+        recorder(2.0, (torch.ones(1),))
+    assert did == ["aside", "record", "replay", "replay", "record", "replay", "replay"]
+
+
 def test_inputs_that_never_come_again_are_not_recorded() -> None:
     said: list[str] = []
     recorder = Recorder(double, "outer steps", [], said.append, otherwise=double)

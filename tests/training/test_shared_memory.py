@@ -32,12 +32,19 @@ def test_a_call_before_its_recording_takes_no_memory_beside_that_of_other_graphs
     assert torch.cuda.max_memory_reserved() - held < 2**24
 
 
-def test_a_pool_without_graphs_lends_nothing() -> None:
-    memory = SharedMemory()
+def test_what_was_released_is_given_back_and_recorded_again() -> None:
+    memory, start = SharedMemory(), torch.ones((), device="cuda")
+    recorder = Recorder(large, "first", [], pytest.fail, memory, before=1)
     let_go()
     held = torch.cuda.memory_reserved()
-    with memory.lent():
-        kept = torch.ones(2**20, device="cuda")
-        del kept
+    for number in range(3):
+        result = recorder(2.0, (start + number,))
+    assert torch.cuda.memory_reserved() - held >= 4 * _LARGE
+    memory.release()
+    assert float(result) == 6.0, "what a graph returned is whole although the graph is gone"
+    del result
     let_go()
-    assert torch.cuda.memory_reserved() == held
+    assert torch.cuda.memory_reserved() - held < 2**24
+    for number in range(3):
+        assert float(recorder(2.0, (start + number,))) == 2.0 * (1 + number)
+    assert torch.cuda.memory_reserved() - held >= 4 * _LARGE

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import traceback
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -38,6 +39,7 @@ class SharedMemory:
 
     def __init__(self, device: torch.device | None = None) -> None:
         self.stream = torch.cuda.Stream(device)
+        self.recorders: weakref.WeakSet[Recorder[Any]] = weakref.WeakSet()
         self.renew()
 
     def renew(self) -> None:
@@ -46,6 +48,16 @@ class SharedMemory:
             self.pool = torch.cuda.MemPool()
         self.held = False
 
+    def release(self) -> None:
+        """Give the pool's memory back. What was recorded in it is recorded again when it is called again."""
+        if not self.held:
+            return
+        torch.cuda.synchronize(self.stream.device)  # a graph may still be at work
+        for recorder in self.recorders:
+            recorder.forget()
+        self.renew()
+        let_go()
+
     def recording(self, graph: torch.cuda.CUDAGraph) -> torch.cuda.graph:
         """Record what follows, in the pool."""
         self.held = True
@@ -53,18 +65,16 @@ class SharedMemory:
         return torch.cuda.graph(graph, handle, self.stream)
 
     @contextlib.contextmanager
-    def lent(self) -> Iterator[None]:
-        """Run what follows on the stream, in memory that the graphs of the pool need only while they are replayed.
+    def aside(self) -> Iterator[None]:
+        """Run what follows on the stream, before anything of it is recorded.
 
-        Which write into it then: what is to last longer than the next replay has to be copied. So a pool without graphs
-        lends nothing, since what a first call makes is often made to stay.
+        In ordinary memory, since what a first call makes is often made to stay; and in place of the graphs, since there
+        may not be enough for both.
         """
+        self.release()
         self.stream.wait_stream(torch.cuda.current_stream())
         try:
-            with torch.cuda.stream(self.stream), contextlib.ExitStack() as stack:
-                if self.held:
-                    let_go()  # of what else is free: a pool cannot ask for it
-                    stack.enter_context(torch.cuda.use_mem_pool(self.pool))
+            with torch.cuda.stream(self.stream):
                 yield
         finally:
             torch.cuda.current_stream().wait_stream(self.stream)
@@ -130,7 +140,13 @@ class Recorder(Generic[Result]):
     def memory(self) -> SharedMemory:
         """What the graphs share."""
         self._memory = SharedMemory() if self._memory is None else self._memory
+        self._memory.recorders.add(self)
         return self._memory
+
+    def forget(self) -> None:
+        """What was recorded, not what has to have run before."""
+        for recording in self._recordings.values():
+            recording.graph = recording.result = None
 
     def _statics(self, tensors: Tensors) -> Tensors:
         """The tensors that graphs read, the same for all whose tensors are alike: what knows them knows them all."""
@@ -168,7 +184,7 @@ class Recorder(Generic[Result]):
 
     def _aside(self, key: Hashable, tensors: Tensors) -> Result:
         """A call on a stream of its own, as what is recorded later has to have run before."""
-        with self.memory.lent():
+        with self.memory.aside():
             result = self.function(key, tensors)
         let_go()  # what this call needed, the graph will hold for itself
         return result
