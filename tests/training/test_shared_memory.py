@@ -1,5 +1,8 @@
 """Calls before a recording, and graphs that take turns, in the same memory."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor
@@ -48,3 +51,36 @@ def test_what_was_released_is_given_back_and_recorded_again() -> None:
     for number in range(3):
         assert float(recorder(2.0, (start + number,))) == 2.0 * (1 + number)
     assert torch.cuda.memory_reserved() - held >= 4 * _LARGE
+
+
+def test_what_is_recorded_first_makes_room_and_the_others_follow() -> None:
+    memory, start = SharedMemory(), torch.ones((), device="cuda")
+    first, second = (Recorder(large, name, [], pytest.fail, memory, before=0) for name in ("first", "second"))
+    first(2.0, (start,))
+    before = memory.pool
+    second(3.0, (start,))
+    assert memory.pool != before
+    after = memory.pool
+    for number in range(3):
+        assert float(first(2.0, (start + number,))) == 2.0 * (1 + number)
+        assert float(second(3.0, (start + number,))) == 3.0 * (1 + number)
+    assert memory.pool == after, "what is recorded again makes no room"
+
+
+def test_a_recording_that_failed_does_not_end_the_process() -> None:
+    code = """
+import torch
+from madao.training.graph import Recorder, SharedMemory
+
+def waits(key, tensors):
+    return tensors[0] * float(tensors[0].sum())
+
+recorder = Recorder(waits, "steps", [], print, SharedMemory(), before=1)
+for _ in range(3):
+    result = recorder(0, (torch.ones(4, device="cuda"),))
+print(result.tolist())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "[4.0, 4.0, 4.0, 4.0]" in done.stdout
+    assert "steps run without a CUDA graph" in done.stdout

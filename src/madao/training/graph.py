@@ -26,6 +26,7 @@ class _Recording(Generic[Result]):
     calls: int = 0
     graph: torch.cuda.CUDAGraph | None = None
     result: Result | None = None
+    seen: bool = False  # whether it was recorded before
 
 
 class SharedMemory:
@@ -44,8 +45,8 @@ class SharedMemory:
 
     def renew(self) -> None:
         """Let graphs to come have a pool of their own: a recording that failed leaves its pool unusable."""
-        with torch.cuda.device(self.stream.device):
-            self.pool = torch.cuda.MemPool()
+        # No MemPool: after a recording that failed its end is that of the process.
+        self.pool = torch.cuda.graph_pool_handle()
         self.held = False
 
     def release(self) -> None:
@@ -61,8 +62,7 @@ class SharedMemory:
     def recording(self, graph: torch.cuda.CUDAGraph) -> torch.cuda.graph:
         """Record what follows, in the pool."""
         self.held = True
-        handle: Any = self.pool.id  # what torch before 2.12 or so takes, and its annotations do not say
-        return torch.cuda.graph(graph, handle, self.stream)
+        return torch.cuda.graph(graph, self.pool, self.stream)
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
@@ -198,6 +198,10 @@ class Recorder(Generic[Result]):
         # A recording that fails leaves generators unusable, the global one too.
         everyone = [*own, torch.cuda.default_generators[device.index or 0]]
         before = [generator.clone_state() for generator in everyone]
+        if not recording.seen:
+            # What comes second finds what the first has left in pieces. Outer steps come later, and are larger.
+            self.memory.release()
+        recording.seen = True
         let_go()
         try:
             with self.memory.recording(graph):
