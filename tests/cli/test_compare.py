@@ -25,6 +25,41 @@ def compare(out: Path, *arguments: str) -> list[str]:
     return ["compare", "--out", str(out), *QUICK, *arguments]
 
 
+def test_what_has_ended_is_in_the_table_and_the_record_whatever_comes_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cell that has ended, another that is at work when the command is killed."""
+    record = tmp_path / "record.json"
+    arguments = compare(tmp_path / "cells", "--methods", "standard", "--seeds", "1", "--export", str(record))
+    assert main(arguments) == 0
+    written = [record, tmp_path / "cells/table.md", tmp_path / "cells/table.json"]
+    whole = {path: path.read_text() for path in written}
+
+    def killed(several: Several) -> None:
+        for path in written:
+            path.unlink()
+        assert several.ended is not None
+        several.ended()
+        assert {path: path.read_text() for path in written} == whole
+        raise SystemExit(9)
+
+    monkeypatch.setattr(Several, "run", killed)
+    assert main(arguments) == 9
+
+
+@pytest.mark.parametrize("content", ["no json", "3"])
+def test_a_file_that_is_no_record_is_refused_before_anything_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    record = tmp_path / "notes.txt"
+    record.write_text(content)
+    out = tmp_path / "cells"
+    arguments = compare(out, "--methods", "standard", "--export", str(record))
+    assert "notes.txt is there and no record" in fails(arguments, capsys)
+    assert not out.exists()
+    assert record.read_text() == content
+
+
 def written(out: Path) -> dict[Path, int]:
     """When each cell's result was written."""
     return {path: path.stat().st_mtime_ns for path in out.rglob("result.json")}

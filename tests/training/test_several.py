@@ -74,6 +74,21 @@ def _command(folder: str) -> None:
         sys.exit(stop.exit_code if not both.problems else 1)
 
 
+def _fails_or_not(config: TrainConfig, name: str, jobs: int, channel: Connection) -> None:
+    sys.exit(3 if name == "bad" else 0)
+
+
+def test_whoever_asks_is_told_of_every_cell_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(several, "_train", _fails_or_not)
+    ended: list[list[str]] = []
+    some = Several(1, lambda: ended.append([*some.problems]))
+    for name in ("bad", "good"):
+        some.add(cell(tmp_path, name))
+    some.run()
+    assert len(ended) == 2
+    assert ended[0] == ["bad"], "what a cell's end means is known by then"
+
+
 def test_a_signal_to_the_whole_group_lets_every_cell_write_its_checkpoint(tmp_path: Path) -> None:
     """As `timeout` and scancel send it: the server that forks the cells gets it too."""
     script = f"from tests.training.test_several import _command; _command({str(tmp_path)!r})"

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,22 +50,31 @@ def command(arguments: list[str]) -> None:
         return
     plan = read_plan(arguments)
     folder = plan.folder
+    export = None if plan.chosen.export is None else Path(plan.chosen.export)
     _check(plan)
+    _exported(export)
     folder.mkdir(parents=True, exist_ok=True)
     guard = lock(folder)
+
+    def keep() -> Table:
+        """Write what there is: whoever is killed then has the cells that had ended."""
+        if export is not None:
+            _export(plan, export, arguments)
+        return _table(plan)
+
     try:
         data = _begin(plan)
-        run, stopped = _Run(plan, data), None
+        run, stopped = _Run(plan, data, keep), None
         try:
             run.train()
         except Interrupted as stop:
             stopped = stop
-        table = _table(plan)
+        table = keep()
         _show(table)
         report = f"; look at the runs: madao report {shlex.quote(str(folder))}"
         print(f"wrote {folder / 'table.md'} and table.json{report if any(row.errors for row in table.rows) else ''}")
-        if plan.chosen.export is not None:
-            _export(plan, Path(plan.chosen.export), arguments)
+        if export is not None:
+            print(f"wrote {export} ({export.stat().st_size / 1000:.0f} kB)")
     finally:
         if guard is not None:
             guard.close()
@@ -150,14 +159,15 @@ class _Run:
     Args:
         plan: What is asked for.
         data: The fingerprint of the images; None where they cannot be read.
+        ended: Is called after each cell that ended.
 
     Attributes:
         several: What trains them.
         open: What is still to be done by others, in words; empty where nothing is.
     """
 
-    def __init__(self, plan: Plan, data: str | None) -> None:
-        self.plan, self.several, self.open = plan, Several(plan.chosen.jobs), ""
+    def __init__(self, plan: Plan, data: str | None, ended: Callable[[], object]) -> None:
+        self.plan, self.several, self.open = plan, Several(plan.chosen.jobs, ended), ""
         self._search: Search | None = None
         self._errors: dict[int, list[float]] = {}
         self._data, self._chosen = data, False
@@ -270,14 +280,19 @@ def _show(table: Table) -> None:
     console.print(note(table), markup=False)
 
 
+def _exported(path: Path | None) -> dict[str, Any]:
+    """The record that is there already."""
+    try:
+        return {} if path is None else dict(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError):
+        raise UserError(f"--export {path} is there and no record; choose another file") from None
+
+
 def _export(plan: Plan, path: Path, arguments: Sequence[str]) -> None:
     """Write the record of the methods that are named; what a file that is there holds of others stays."""
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        before = {}
-    except ValueError:
-        raise UserError(f"--export {path} is there and no record; choose another file") from None
+    before = _exported(path)
     tuned = TUNED in plan.methods and (plan.folder / SEARCH).exists()  # not where only others have searched
     search = json.loads((plan.folder / SEARCH).read_text()) if tuned else {}
     about = {
@@ -288,7 +303,6 @@ def _export(plan: Plan, path: Path, arguments: Sequence[str]) -> None:
     cells = read_cells(plan.folder, [*plan.methods])
     with replacing(path) as file:
         file.write(record(cells, about, kept, before).encode())
-    print(f"wrote {path} ({path.stat().st_size / 1000:.0f} kB)")
 
 
 def _failures(problems: dict[str, str], table: Table) -> str:

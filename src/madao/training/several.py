@@ -70,13 +70,14 @@ class Several:
 
     Args:
         jobs: Processes at a time.
+        ended: Is called after each cell that ended.
 
     Attributes:
         problems: What went wrong, by the cell's name.
     """
 
-    def __init__(self, jobs: int = 1) -> None:
-        self.jobs = jobs
+    def __init__(self, jobs: int = 1, ended: Callable[[], object] | None = None) -> None:
+        self.jobs, self.ended = jobs, ended
         self.problems: dict[str, str] = {}
         self._waiting: collections.deque[Cell | Callable[[], Sequence[Cell]]] = collections.deque()
         self._running: dict[int, tuple[Cell, BaseProcess, Connection]] = {}
@@ -149,6 +150,8 @@ class Several:
             self.problems[cell.name] = message or f"its process ended with code {code}"
             print(f"{cell.name}: failed: {self.problems[cell.name]}", file=sys.stderr, flush=True)
         self._end(cell, result)
+        if self.ended is not None:
+            self.ended()
 
     def _end(self, cell: Cell, result: Result | None) -> None:
         if cell.then is not None:
