@@ -25,6 +25,30 @@ def test_the_selection_alone_may_learn(tmp_path: Path) -> None:
     assert (trainer.policy.magnitude_logits == 0.5).all()
 
 
+def test_the_strength_alone_may_learn(tmp_path: Path) -> None:
+    outer = OuterConfig(every=2, warmup=0, batch_size=16, learn="strength")
+    trainer = Trainer(settings(tmp_path / "run", outer=outer), splits())
+    trainer.fit()
+    assert isinstance(trainer.policy, Policy)
+    assert (trainer.policy.selection_logits == 0).all()
+    assert (trainer.policy.application_logits != 0.5).any()
+    assert (trainer.policy.magnitude_logits != 0.5).any()
+
+
+def test_a_pulled_policy_stays_near_its_start_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def far(pull: float) -> float:
+        outer = OuterConfig(every=1, warmup=0, batch_size=16, lr=0.2, pull=pull)
+        trainer = Trainer(settings(tmp_path / f"run-{pull}", outer=outer), splits())
+        trainer.fit()
+        assert isinstance(trainer.policy, Policy)
+        return float(trainer.policy.selection_logits.detach().square().mean().sqrt())
+
+    near, free = far(2.0), far(0.0)
+    assert near < 0.3 < free, (near, free)
+    outer = OuterConfig(every=2, warmup=0, batch_size=16, pull=2.0)
+    assert_resumes(monkeypatch, tmp_path, lambda out: settings(out, outer=outer), splits())
+
+
 @pytest.mark.parametrize(
     ("outer", "images"),
     [

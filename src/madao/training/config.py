@@ -4,7 +4,9 @@ import dataclasses
 import os
 from typing import Any, Literal
 
+from madao.training.checks import at_least, fraction
 from madao.training.errors import UserError
+from madao.training.outer_config import OuterConfig as OuterConfig
 
 Planted = Literal["rotate", "translate", "shear", "brightness", "invert", "rotate-or-brightness", "by-tone", "none"]
 
@@ -45,9 +47,9 @@ class DataConfig:
     planted: Planted = "none"
 
     def __post_init__(self) -> None:
-        _at_least("data.size", self.size, 1)
-        _at_least("data.workers", self.workers, 0)
-        _at_least("data.memory", self.memory, 0)
+        at_least("data.size", self.size, 1)
+        at_least("data.workers", self.workers, 0)
+        at_least("data.memory", self.memory, 0)
         if not 0 < self.validation < 1:
             raise UserError(f"--data.validation must lie between 0 and 1, got {self.validation}")
 
@@ -83,7 +85,7 @@ class TaskConfig:
 
     def __post_init__(self) -> None:
         for name, least in (("dimensions", 2), ("queue", 1), ("splits", 1), ("neighbours", 1)):
-            _at_least(f"task.{name}", getattr(self, name), least)
+            at_least(f"task.{name}", getattr(self, name), least)
         if not 0 <= self.momentum <= 1:
             raise UserError(f"--task.momentum must lie between 0 and 1, got {self.momentum}")
         if self.temperature is not None and not self.temperature > 0:
@@ -145,12 +147,12 @@ class AugmentConfig:
     normalise: bool = True
 
     def __post_init__(self) -> None:
-        _at_least("augment.stages", self.stages, 1)
-        _at_least("augment.shrinkage", self.shrinkage, 0)
+        at_least("augment.stages", self.stages, 1)
+        at_least("augment.shrinkage", self.shrinkage, 0)
         if self.condition != "none" and self.method != "madao":
             raise UserError(f"--augment.condition belongs to the method madao, got {self.method}")
-        _at_least("augment.padding", self.padding, 0)
-        _at_least("augment.cutout", self.cutout, 0)
+        at_least("augment.padding", self.padding, 0)
+        at_least("augment.cutout", self.cutout, 0)
         if not 0 <= self.magnitude <= 1:
             raise UserError(f"--augment.magnitude must lie in [0, 1], got {self.magnitude}")
         if not 0 < self.scale <= 1:
@@ -189,8 +191,8 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         for name, least in (("lr", 0), ("momentum", 0), ("weight_decay", 0), ("warmup", 0), ("restart_factor", 1)):
-            _at_least(f"optimizer.{name}", getattr(self, name), least)
-        _fraction("optimizer.label_smoothing", self.label_smoothing)
+            at_least(f"optimizer.{name}", getattr(self, name), least)
+        fraction("optimizer.label_smoothing", self.label_smoothing)
         for name in ("restart", "clip"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -199,90 +201,6 @@ class OptimizerConfig:
             raise UserError("--optimizer.nesterov needs --optimizer.momentum above 0")
         if self.milestones and self.schedule != "step":
             raise UserError(f"--optimizer.milestones belong to the schedule step, got {self.schedule}")
-
-
-@dataclasses.dataclass(frozen=True)
-class OuterConfig:
-    """How the policy learns, with the method madao.
-
-    Args:
-        estimator: influence (per-image influence, score function) or relaxed (the paper's).
-        solver: How the inverse Hessian is applied: deflated (by the space of recent training gradients, without
-            products), gauss-newton (by some steps of conjugate gradients), neumann (the paper's series), identity
-            (none).
-        baseline: What influences are compared with: leave-one-out, class-mean, or unaugmented (one more pass).
-        mode: The model's mode in the training loss of outer steps: eval, or train (the paper's).
-        every: Inner steps between two outer steps, s of the paper.
-        warmup: Epochs before the first outer step, w of the paper. By default a fifth of all.
-        warmup_augment: During warm-up, train with the policy as it starts (policy, the paper's appendix) or without
-            it (none, the paper's text), after which operations look good that are merely new.
-        optimizer: adam (without momentum: RMSprop whose first steps are no longer than the others) or rmsprop (the
-            paper's).
-        lr: Learning rate of the policy.
-        decay: Lower it along a cosine to zero at the end.
-        batch_size: Validation images in one outer step. By default the training batch size.
-        train_batch_size: Training images in one outer step. By default the batch that was just trained on.
-        curvature_batch_size: Of those, how many curvature is taken over, or the gradient that the deflated solver takes
-            out. By default all.
-        pathwise_batch_size: With influence: of those, how many the magnitudes' derivative is taken over; the others are
-            only scored, which takes less time and memory. By default a quarter, at least 32; in mode train, where
-            images of a batch depend on each other, all.
-        steps: Terms of the Neumann series, J of the paper; steps of conjugate gradients, where 10 are better.
-        tolerance: Part of the Neumann series for which high powers of the Hessian are left out, as measured at every
-            tenth outer step; 0 for none.
-        scale: Step of the Neumann series; a mere factor for the others.
-        damping: How much the deflated solver leaves of what lies along training gradients, and gauss-newton of what
-            lies along large curvature.
-        memory: Training gradients that the deflated solver remembers, each half as large as the model, in checkpoints
-            too.
-        learn: all (which operations, how often and how strongly), or selection (which; the rest stays as it starts).
-        sign: descent, or random: a control that goes up or down the gradient by a fair coin, as far as learning would.
-        average: Take outer steps at weights averaged from outer step to outer step by this decay, 0.9 say, which see
-            further than those of the moment; 0 for the weights of the moment.
-        clip: Longest gradient of the policy that is used as it is. By default any.
-        microbatch: Most images in one pass of the outer step, to save memory. By default all.
-    """
-
-    estimator: Literal["influence", "relaxed"] = "influence"
-    solver: Literal["deflated", "gauss-newton", "neumann", "identity"] = "deflated"
-    baseline: Literal["leave-one-out", "class-mean", "unaugmented"] = "leave-one-out"
-    mode: Literal["eval", "train"] = "eval"
-    every: int = 10
-    warmup: float | None = None
-    warmup_augment: Literal["none", "policy"] = "policy"
-    optimizer: Literal["adam", "rmsprop"] = "adam"
-    lr: float = 0.03
-    decay: bool = False
-    batch_size: int | None = None
-    train_batch_size: int | None = None
-    curvature_batch_size: int | None = None
-    pathwise_batch_size: int | None = None
-    steps: int = 5
-    tolerance: float = 0.01
-    scale: float = 0.1
-    damping: float = 0.01
-    memory: int = 16
-    learn: Literal["all", "selection"] = "all"
-    sign: Literal["descent", "random"] = "descent"
-    average: float = 0.0
-    clip: float | None = None
-    microbatch: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("every", "batch_size", "train_batch_size", "microbatch", "memory"):
-            _at_least(f"outer.{name}", getattr(self, name), 1)
-        for name in ("curvature_batch_size", "pathwise_batch_size"):
-            _at_least(f"outer.{name}", getattr(self, name), 1)
-        for name in ("warmup", "lr", "steps"):
-            _at_least(f"outer.{name}", getattr(self, name), 0)
-        if self.solver == "gauss-newton":
-            _at_least("outer.steps", self.steps, 1)
-        _fraction("outer.tolerance", self.tolerance)
-        _fraction("outer.average", self.average)
-        for name in ("scale", "damping", "clip"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise UserError(f"--outer.{name} must be above 0, got {value}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -357,9 +275,9 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "evaluate_every", "devices", "num_nodes"):
-            _at_least(name, getattr(self, name), 1)
-        _at_least("checkpoint_minutes", self.checkpoint_minutes, 0)
-        _fraction("ema", self.ema)
+            at_least(name, getattr(self, name), 1)
+        at_least("checkpoint_minutes", self.checkpoint_minutes, 0)
+        fraction("ema", self.ema)
         if not abs(self.seed) < 2**62:
             raise UserError(f"--seed must be below 2^62, got {self.seed}")
         if self.sync_batch_norm and self.task.name == "moco":
@@ -376,17 +294,6 @@ Plain = dict[str, Any]
 def as_plain(config: TrainConfig) -> Plain:
     """The configuration as dictionaries, lists and numbers."""
     return dataclasses.asdict(config)
-
-
-def _at_least(name: str, value: float | None, least: float) -> None:
-    # Negated, so that NaN is refused too.
-    if value is not None and not value >= least:
-        raise UserError(f"--{name} must be at least {least}, got {value}")
-
-
-def _fraction(name: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise UserError(f"--{name} must be at least 0 and below 1, got {value}")
 
 
 def from_plain(plain: Plain) -> TrainConfig:

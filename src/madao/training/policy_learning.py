@@ -32,6 +32,7 @@ from madao.training.errors import SharedError, UserError
 from madao.training.inner import Trained, crop_and_flip, cropped_batch
 from madao.training.outer import PolicyOptimizer
 from madao.training.outer_step import OuterStep
+from madao.training.policy_adam import PolicyAdam
 from madao.training.schedule import cosine
 
 _BASELINES: dict[str, Baseline] = {
@@ -72,13 +73,13 @@ class PolicyLearning:
         self.settings, self.standard, self.task = settings, standard, task
         if task.moves and settings.baseline == "class-mean":
             raise UserError(f"--outer.baseline class-mean needs a class for every image, which {task.name} has not")
-        if settings.learn == "selection":
+        if settings.learn != "all":
             for name, parameter in policy.named_parameters():
-                parameter.requires_grad_(name.startswith("selection"))
+                parameter.requires_grad_(name.startswith("selection") == (settings.learn == "selection"))
         self.network = network
         self.average = WeightAverage(network, settings.average, ramp=False) if settings.average else None
         self.optimizer: torch.optim.Optimizer = (
-            torch.optim.Adam(policy.parameters(), lr=settings.lr, betas=(0.0, 0.99))
+            PolicyAdam(policy.parameters(), settings.lr, settings.pull)
             if settings.optimizer == "adam"
             else torch.optim.RMSprop(policy.parameters(), lr=settings.lr)
         )
