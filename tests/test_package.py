@@ -4,11 +4,13 @@ import ast
 import importlib
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import madao
+from madao.cli import main
 
 PACKAGE = Path(madao.__file__).parent
 
@@ -188,9 +190,37 @@ def test_no_module_is_long() -> None:
     assert not {path: lines for path, lines in lengths.items() if lines > 400}
 
 
-def test_the_library_does_not_load_what_only_the_command_line_needs() -> None:
-    heavy = ("jsonargparse", "sklearn", "PIL", "matplotlib", "torchvision", "rich", "lightning_fabric", "scipy", "yaml")
-    seconds = ("torch._inductor", "torch._functorch.compile_utils")  # each, and only traced outer steps need them
-    code = f"import sys, madao; print([m for m in {heavy + seconds} if m in sys.modules])"
+def loaded(code: str, modules: Sequence[str]) -> list[str]:
+    """Which modules are there once some code has run."""
+    code = f"import sys; {code}; print(*(m for m in {[*modules]} if m in sys.modules), file=sys.stderr)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
+    return result.stderr.split()
+
+
+def test_the_library_does_not_load_what_only_the_command_line_needs() -> None:
+    heavy = ["jsonargparse", "sklearn", "PIL", "matplotlib", "torchvision", "rich", "lightning_fabric", "scipy", "yaml"]
+    seconds = ["torch._inductor", "torch._functorch.compile_utils"]  # each, and only traced outer steps need them
+    assert loaded("from madao import *", ["torch", *heavy, *seconds]) == ["torch"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"]])
+def test_help_does_not_wait_for_torch(arguments: list[str]) -> None:
+    assert loaded(f"from madao.cli import main; main({arguments})", ["torch"]) == []
+
+
+def test_public_names_come_when_they_are_asked_for() -> None:
+    assert madao.ops is importlib.import_module("madao.ops")
+    assert {*madao.__all__} <= {*dir(madao)}
+    with pytest.raises(AttributeError, match="module 'madao' has no attribute 'Polcy'"):
+        _ = madao.Polcy  # type: ignore[attr-defined]
+
+
+def test_ctrl_c_is_no_traceback_even_while_torch_is_imported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib, "import_module", interrupted)
+    assert main(["recipes"]) == 130
+    assert capsys.readouterr().err == "madao: stopped\n"

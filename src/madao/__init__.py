@@ -1,20 +1,24 @@
 """Learn an image model's data augmentation policy while the model trains."""
 
-from madao import hypergrad, ops
-from madao.policy import (
-    AutoAugment,
-    ClassPolicy,
-    Draw,
-    ImagePolicy,
-    Policy,
-    PolicySpec,
-    RandAugment,
-    Standard,
-    TrivialAugment,
-    Uniform,
-    load_policy,
-)
-from madao.training import PolicyOptimizer
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from madao import hypergrad, ops
+    from madao.policy import (
+        AutoAugment,
+        ClassPolicy,
+        Draw,
+        ImagePolicy,
+        Policy,
+        PolicySpec,
+        RandAugment,
+        Standard,
+        TrivialAugment,
+        Uniform,
+        load_policy,
+    )
+    from madao.training import PolicyOptimizer
 
 __version__ = "0.1.0"
 
@@ -34,3 +38,23 @@ __all__ = [
     "load_policy",
     "ops",
 ]
+
+_MODULES = ("hypergrad", "ops")
+_ELSEWHERE = {"PolicyOptimizer": "madao.training"}
+
+
+if not TYPE_CHECKING:  # which would take any name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        """A public name, imported when it is first asked for: `madao --help` need not wait for torch."""
+        if name not in __all__:
+            raise AttributeError(f"module 'madao' has no attribute {name!r}")
+        if name in _MODULES:
+            return importlib.import_module(f"madao.{name}")
+        found = getattr(importlib.import_module(_ELSEWHERE.get(name, "madao.policy")), name)
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,10 +3,7 @@
 import importlib
 import sys
 
-from madao.data.errors import DataError
-from madao.models.errors import ModelError
-from madao.training.errors import UserError
-from madao.training.interrupt import Interrupted
+import madao
 
 VERBS = {
     "train": "train a model and learn its augmentation policy",
@@ -28,14 +25,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        return _run(arguments)
-    except (UserError, DataError, ModelError) as error:
-        print(f"madao: {error}", file=sys.stderr)
-        return 2
-    except Interrupted as stop:
-        print(f"madao: {stop}", file=sys.stderr)
-        return stop.exit_code
-    except KeyboardInterrupt:
+        if not arguments or arguments[0] in ("-h", "--help"):
+            print(_overview())
+            return 0
+        if arguments[0] == "--version":
+            print(f"madao {madao.__version__}")
+            return 0
+        return _run(*arguments)
+    except KeyboardInterrupt:  # at any time, that of torch's import too
         print("madao: stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of a pipe has seen enough
@@ -46,27 +43,31 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
 
 
-def _run(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(_overview())
-        return 0
-    if arguments[0] == "--version":
-        import madao
+def _run(verb: str, *arguments: str) -> int:
+    """Run a command; what a user can mend is said in one line."""
+    # Imported here, since they bring torch, for which --help need not wait.
+    from madao.data.errors import DataError
+    from madao.models.errors import ModelError
+    from madao.training.errors import UserError
+    from madao.training.interrupt import Interrupted
 
-        print(f"madao {madao.__version__}")
-        return 0
-    verb, *rest = arguments
-    if verb not in VERBS:
-        from madao.ops.checks import nearest
-
-        raise UserError(f"unknown command {nearest(verb, VERBS)}")
-    # Imported here: no verb waits for what only another one needs.
     try:
-        importlib.import_module(f"madao.cli.{verb}").command(rest)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] not in _OF_TRAIN:
-            raise
-        raise UserError(f"{error.name} is not installed; commands need: pip install 'madao[train]'") from None
+        if verb not in VERBS:
+            from madao.ops.checks import nearest
+
+            raise UserError(f"unknown command {nearest(verb, VERBS)}")
+        try:
+            importlib.import_module(f"madao.cli.{verb}").command([*arguments])
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.split(".")[0] not in _OF_TRAIN:
+                raise
+            raise UserError(f"{error.name} is not installed; commands need: pip install 'madao[train]'") from None
+    except (UserError, DataError, ModelError) as error:
+        print(f"madao: {error}", file=sys.stderr)
+        return 2
+    except Interrupted as stop:
+        print(f"madao: {stop}", file=sys.stderr)
+        return stop.exit_code
     except SystemExit as stop:  # argparse's own, after --help
         return int(stop.code or 0)
     return 0
