@@ -1,7 +1,8 @@
 """Not in the paper: what of the method matters. CIFAR-10, WideResNet-28-2, the paper's settings but for one.
 
 Influence in place of the relaxation; no products with the Hessian; each step up or down the gradient by a fair coin;
-the policy as it starts. (`--outer.solver` has no conjugate gradients, so there is no row of them.)
+the policy as it starts. Then madao's own: without training gradients (deflated) or by conjugate gradients
+(gauss-newton), and what is meant to keep policies from becoming narrow.
 """
 
 from pathlib import Path
@@ -14,11 +15,16 @@ ROWS = {
     "identity": "relaxed, no products",
     "random-sign": "relaxed, Neumann J = 5, random sign",
     "uniform": "no learning",
-    "deflated": "madao's defaults: influence, deflated",
+    "deflated": "madao's own: influence, deflated",
+    "gauss-newton": "influence, conjugate gradients",
+    "pulled": "deflated, drawn back to the start",
+    "strength": "deflated, how often and how strongly, all operations alike",
+    "averaged": "deflated, at averaged weights",
 }
+OWN = ("gauss-newton", "pulled", "strength", "averaged")
 ENTRIES = [
     TABLE1[0].only("madao", "uniform", "deflated"),
-    Entry("cifar10-wrn-28-2", ("influence", "identity", "random-sign"), "-ablations"),
+    Entry("cifar10-wrn-28-2", ("influence", "identity", "random-sign", *OWN), "-ablations"),
 ]
 
 
