@@ -1,0 +1,124 @@
+"""Where the memory of a training goes: what graphs hold, and what is in use when a step is at its largest.
+
+    python benchmarks/speed/memory.py [--rows "standard, compiled|deflated, compiled"] [--output FILE]
+
+Rows are those of `overhead.py`. Every call before a recording, and every recording, is watched by torch's own history
+of allocations, which makes it slow: times are worth nothing here. Of each: memory held before and after, by pool; the
+most that was held and in use; and what was in use then, by the line of code that asked for it. A process a row.
+"""
+
+import argparse
+import collections
+import json
+import linecache
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from measure import environment, write
+from overhead import ROWS, measure, random_splits
+
+from madao.training.graph import Recorder
+
+_MIB = 2**20
+_MOST = 12  # lines of code that are told
+
+
+def pools() -> dict[str, int]:
+    """MiB that torch holds of the GPU, by pool; 0.0 is the ordinary one."""
+    found: collections.Counter[str] = collections.Counter()
+    for segment in torch.cuda.memory_snapshot():
+        found[".".join(map(str, segment["segment_pool_id"]))] += segment["total_size"] // _MIB
+    return dict(found)
+
+
+def largest(events: list[dict[str, Any]]) -> dict[str, float]:
+    """Of what a call allocated: what was in use when that was most, in MiB, by the line that asked for it."""
+    alive: dict[int, dict[str, Any]] = {}
+    total = most = 0
+    there: list[dict[str, Any]] = []
+    for event in events:
+        if event["action"] == "alloc":
+            alive[event["addr"]] = event
+            total += event["size"]
+        elif event["action"] == "free_completed" and event["addr"] in alive:
+            total -= alive.pop(event["addr"])["size"]
+        if total > most:
+            most, there = total, [*alive.values()]
+    lines: collections.Counter[str] = collections.Counter()
+    for event in there:
+        lines[_line(event)] += event["size"]
+    return {line: round(size / _MIB, 1) for line, size in lines.most_common(_MOST)} | {"all": round(most / _MIB, 1)}
+
+
+def _line(event: dict[str, Any]) -> str:
+    """What asked for memory, without the names of generated files."""
+    frames = event.get("frames") or [{"filename": "", "line": 0, "name": "of another thread"}]
+    code = linecache.getline(frames[0]["filename"], frames[0]["line"]).strip()
+    known = next((frame for frame in frames if "madao" in frame["filename"]), frames[0])
+    return f"{Path(known['filename']).name} {known['name']}: {code[:60]}"
+
+
+def watched(kind: str, function: Callable[..., Any], told: list[dict[str, Any]]) -> Callable[..., Any]:
+    """A method of `Recorder` that tells what it takes."""
+
+    def run(recorder: Recorder[Any], key: Any, given: Any) -> Any:
+        before = pools()
+        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.memory._record_memory_history(max_entries=2_000_000, stacks="python")
+        try:
+            return function(recorder, key, given)
+        finally:
+            events = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
+            torch.cuda.memory._record_memory_history(enabled=None)
+            told.append(
+                {
+                    "what": f"{recorder.name}, {kind}",
+                    "held_before": before,
+                    "held_after": pools(),
+                    "most_held": torch.cuda.max_memory_reserved() // _MIB,
+                    "most_in_use": torch.cuda.max_memory_allocated() // _MIB,
+                    "in_use_then": largest(events),
+                }
+            )
+
+    return run
+
+
+def row(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Two epochs of a row, watched."""
+    told: list[dict[str, Any]] = []
+    for kind, method in (("before its recording", "_aside"), ("recorded", "_record")):
+        setattr(Recorder, method, watched(kind, getattr(Recorder, method), told))
+    measure(ROWS[name], random_splits(arguments.images, arguments.side), arguments, lambda: None)
+    return told
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default="standard, compiled|deflated, compiled", help="separated by |")
+    parser.add_argument("--model", default="wrn-28-2")
+    parser.add_argument("--side", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--curvature", type=int, default=8)
+    parser.add_argument("--images", type=int, default=45_000)
+    parser.add_argument("--output", metavar="FILE", type=Path)
+    parser.set_defaults(task="classification", queue=65_536, precision="bf16", device="auto", epochs=2, warm=1)
+    arguments = parser.parse_args()
+    results: dict[str, Any] = environment("torch", "triton", "madao") | {"rows": {}}
+    names = [name for name in ROWS if any(part in name for part in arguments.rows.split("|"))]
+    with ProcessPoolExecutor(len(names), multiprocessing.get_context("spawn")) as pool:
+        running = {name: pool.submit(row, name, arguments) for name in names}
+        for name, future in running.items():
+            results["rows"][name] = future.result()
+            for entry in results["rows"][name]:
+                print(name, json.dumps(entry, ensure_ascii=False), flush=True)
+            if arguments.output is not None:
+                write(arguments.output, results)
+
+
+if __name__ == "__main__":
+    main()
