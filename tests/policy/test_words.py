@@ -4,7 +4,7 @@ import torch
 from madao import Draw, PolicySpec
 from madao.ops import OPERATIONS, Operation
 from madao.policy import Entry
-from madao.policy.words import amount, sentence, steps, strength
+from madao.policy.words import alike, amount, sentence, steps, strength
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,8 @@ def test_steps_are_those_that_are_applied() -> None:
     )
     assert steps(operations, draw, 0) == ["Rotate −15°", "Invert"]
     assert steps(operations, draw, 1) == ["Rotate 15°"]
+
+
+@pytest.mark.parametrize(("shares", "expected"), [([0.25] * 4, True), ([0.254, 0.246], True), ([0.506, 0.494], False)])
+def test_shares_that_hardly_differ_are_alike(shares: list[float], expected: bool) -> None:
+    assert alike(shares) is expected

@@ -8,6 +8,7 @@ from pathlib import Path
 from madao.cli.parser import Parser, with_values
 from madao.cli.recipes import recipe_path
 from madao.hypergrad import Ranks
+from madao.policy.words import alike
 from madao.training.config import TrainConfig
 from madao.training.errors import SharedError, UserError
 from madao.training.interrupt import Interrupted
@@ -87,8 +88,8 @@ def summary(result: Result) -> list[str]:
             f"{100 * result.validation_error:.2f} % "
             f"(epoch {result.epoch})"
         ]
-    if result.policy and max(result.policy.values()) - min(result.policy.values()) < 0.01:
-        lines.append("the policy has learned next to nothing: it still chooses its operations equally often")
+    if result.policy and alike(result.policy.values()):
+        lines.append("the policy has learned next to nothing of what to prefer: it chooses all alike")
     elif result.policy:
         lines.append(f"the policy chooses {result.favoured(4)}, …")
     out = shlex.quote(result.out)

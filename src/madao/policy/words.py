@@ -1,6 +1,6 @@
 """A policy in words: strengths in real units, and what it prefers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from madao.ops import Operation
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 _OFTEN, _SELDOM = 1.5, 0.25
 """How many times as often as by chance an operation is chosen to be preferred, and to be as good as never chosen."""
 
+_ALIKE = 0.01
+"""By how much shares differ that differ at all."""
 
 _RARE = 0.25
 """How rarely an operation is applied once drawn for a sentence to say so."""
@@ -60,6 +62,12 @@ def steps(operations: Sequence[Operation], draw: "Draw", image: int) -> list[str
     return found
 
 
+def alike(shares: Iterable[float]) -> bool:
+    """Whether operations are chosen equally often, as far as anybody cares."""
+    known = [*shares]
+    return max(known) - min(known) < _ALIKE
+
+
 def sentence(spec: "PolicySpec") -> str:
     """What a policy prefers: "prefers Rotate by ±21° (47 % of draws) …; almost never Invert"."""
     count, stages = len(spec.operations), len(spec.stages)
@@ -79,7 +87,7 @@ def sentence(spec: "PolicySpec") -> str:
         seldom = f", applied in {100 * applied[index]:.0f} % of them" if applied[index] < _RARE else ""
         return f"{spec.operations[index].name}{how} ({100 * shares[index]:.0f} % of draws{seldom})"
 
-    if max(shares) - min(shares) < 1e-3:
+    if alike(shares):
         return f"draws its {count} operations equally often"
     often = [index for index in order if count > 1 and shares[index] >= _OFTEN / count][:3]
     seldom = [spec.operations[index].name for index in reversed(order) if shares[index] <= _SELDOM / count][:3]

@@ -8,9 +8,7 @@ from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from madao.policy import AugmentationPolicy, Policy
-
-_PREFERRED = 0.005
-"""How much more often than others an operation is chosen before it counts as preferred."""
+from madao.policy.words import alike
 
 
 class Console:
@@ -96,8 +94,8 @@ def favourite(policy: AugmentationPolicy | None) -> str:
     """The operation a learned policy now chooses most, or nothing."""
     if not isinstance(policy, Policy):
         return ""
-    selection = policy.selection.detach().mean(0)
-    best = int(selection.argmax())
-    if selection[best] - selection.mean() < _PREFERRED:
+    shares = policy.selection.detach().mean(0).tolist()
+    if alike(shares):
         return ""
-    return f"favours {policy.operations[best].name} ({100 * float(selection[best]):.0f} %)"
+    most = max(shares)
+    return f"favours {policy.operations[shares.index(most)].name} ({100 * most:.0f} %)"

@@ -1,0 +1,17 @@
+"""What a run says of its policy while it trains."""
+
+import torch
+
+from madao import Policy, Uniform
+from madao.training.console import favourite
+
+
+def test_a_policy_that_prefers_nothing_is_not_said_to_favour_anything() -> None:
+    assert favourite(None) == favourite(Uniform()) == favourite(Policy()) == ""
+
+
+def test_what_is_chosen_most_is_told_with_its_share() -> None:
+    policy = Policy(stages=2, operations=["Rotate", "Invert", "Color"])
+    with torch.no_grad():
+        policy.selection_logits[:, 2] = 2.0
+    assert favourite(policy) == "favours Color (79 %)"
