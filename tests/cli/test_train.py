@@ -270,10 +270,31 @@ def test_interrupted_it_says_how_to_go_on(
 
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--help"]) == 0
+    assert main(["train", "--help", "all"]) == 0
     printed = capsys.readouterr().out
     for option in ("--data.root", "--outer.estimator", "--recipe", "--resume", "--precision"):
         assert option in printed
     assert "Inner steps between two outer steps" in printed
     assert main([]) == 0
     assert "usage: madao COMMAND" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["--epochs", "3", "--help"], ["--help", "--epochs", "3"]])
+def test_help_begins_with_what_everybody_needs(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *arguments]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("usage: madao train [OPTIONS]")
+    assert "\n  --epochs EPOCHS" in printed
+    assert "\n  madao train --data.root photos/" in printed
+    assert "\n  outer      How the policy learns\n" in printed
+    assert "--outer.every" not in printed
+    assert len(printed.splitlines()) < 90
+
+
+def test_a_section_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--help", "outer"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("How the policy learns:\n")
+    assert "--outer.every" in printed
+    assert "--data.root" not in printed
+    assert "did you mean 'outer'? known are data, task," in fails(["train", "--help", "otter"], capsys)

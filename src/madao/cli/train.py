@@ -7,6 +7,7 @@ from pathlib import Path
 
 from madao.cli.parser import Parser, with_values
 from madao.cli.recipes import recipe_path
+from madao.cli.sections import asked_for, section
 from madao.hypergrad import Ranks
 from madao.policy.words import alike
 from madao.training.config import TrainConfig
@@ -15,6 +16,14 @@ from madao.training.interrupt import Interrupted
 from madao.training.opening import opening
 from madao.training.result import Result
 from madao.training.trainer import Trainer
+
+_EXAMPLES = (
+    "--data.root photos/ --out runs/photos",
+    "--data.root photos/ --augment.method uniform --out runs/control",
+    "--data.root photos/ --model.name resnet34 --data.size 128",
+    "--recipe cifar10-wrn-28-2 --data.root data",
+    "--out runs/photos --resume",
+)
 
 
 def command(arguments: list[str]) -> None:
@@ -46,6 +55,11 @@ def read_config(arguments: list[str]) -> TrainConfig:
     parser.add_argument("--config", action="config", help="A YAML file of settings, named as the flags are.")
     parser.add_argument("--recipe", type=str, help="A recipe by name; madao recipes lists them.")
     parser.add_class_arguments(TrainConfig, as_group=False)
+    if (name := asked_for(arguments)) is not None:
+        fields = dataclasses.fields(TrainConfig)
+        sections = [field.name for field in fields if dataclasses.is_dataclass(field.type)]
+        print(section(parser.format_help(), sections, name, "train", _EXAMPLES), end="")
+        raise SystemExit(0)
     arguments = _resumed(with_recipes(with_values(arguments, parser)))
     found = parser.instantiate(parser.parse_args(arguments))
     names = {field.name for field in dataclasses.fields(TrainConfig)}
