@@ -208,9 +208,23 @@ def test_help_does_not_wait_for_torch(arguments: list[str]) -> None:
     assert loaded(f"from madao.cli import main; main({arguments})", ["torch"]) == []
 
 
+_LAZY = """
+import sys
+import madao
+assert {*madao.__all__} <= {*dir(madao)}
+for name in [*madao.__all__, 'data', 'models', 'policy', 'tasks', 'training']:
+    for loaded in [module for module in sys.modules if module.startswith('madao.')]:
+        del sys.modules[loaded]
+    for known in {*vars(madao)} & {*madao.__all__, 'data', 'models', 'policy', 'tasks', 'training'}:
+        delattr(madao, known)
+    getattr(madao, name)
+"""
+
+
 def test_public_names_come_when_they_are_asked_for() -> None:
+    """Each as the first of all: what one brings along is no merit of another."""
+    subprocess.run([sys.executable, "-c", _LAZY], check=True)
     assert madao.ops is importlib.import_module("madao.ops")
-    assert {*madao.__all__} <= {*dir(madao)}
     with pytest.raises(AttributeError, match="module 'madao' has no attribute 'Polcy'"):
         _ = madao.Polcy  # type: ignore[attr-defined]
 
@@ -218,9 +232,12 @@ def test_public_names_come_when_they_are_asked_for() -> None:
 def test_ctrl_c_is_no_traceback_even_while_torch_is_imported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+    class Interrupted:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "madao.data.errors":
+                raise KeyboardInterrupt
 
-    monkeypatch.setattr(importlib, "import_module", interrupted)
+    monkeypatch.delitem(sys.modules, "madao.data.errors")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
     assert main(["recipes"]) == 130
     assert capsys.readouterr().err == "madao: stopped\n"

@@ -12,7 +12,7 @@ COLUMNS = {
     "madao": "MADAO",
     "uniform": "untrained policy",
     "trivialaugment": "TrivialAugment",
-    "deflated": "madao's defaults",
+    "deflated": "madao's own",
 }
 
 

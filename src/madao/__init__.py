@@ -39,7 +39,7 @@ __all__ = [
     "ops",
 ]
 
-_MODULES = ("hypergrad", "ops")
+_MODULES = ("data", "hypergrad", "models", "ops", "policy", "tasks", "training")
 _ELSEWHERE = {"PolicyOptimizer": "madao.training"}
 
 
@@ -47,10 +47,10 @@ if not TYPE_CHECKING:  # which would take any name for one of ours
 
     def __getattr__(name: str) -> Any:
         """A public name, imported when it is first asked for: `madao --help` need not wait for torch."""
-        if name not in __all__:
-            raise AttributeError(f"module 'madao' has no attribute {name!r}")
         if name in _MODULES:
             return importlib.import_module(f"madao.{name}")
+        if name not in __all__:
+            raise AttributeError(f"module 'madao' has no attribute {name!r}")
         found = getattr(importlib.import_module(_ELSEWHERE.get(name, "madao.policy")), name)
         globals()[name] = found
         return found

@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
+from madao.cli import compare as compare_module
 from madao.cli import main
 from madao.cli.plan import read_plan
 from madao.report.table import read_cells
@@ -47,7 +49,10 @@ def test_what_has_ended_is_in_the_table_and_the_record_whatever_comes_then(
     assert main(arguments) == 9
 
 
-@pytest.mark.parametrize("content", ["no json", "3"])
+@pytest.mark.parametrize(
+    "content",
+    ["no json", "3", "[]", '""', "null", "{}", '{"name": "x"}', '{"cells": {"a": {"seed": 0}}, "settings": {}}'],
+)
 def test_a_file_that_is_no_record_is_refused_before_anything_is_trained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
 ) -> None:
@@ -58,6 +63,40 @@ def test_a_file_that_is_no_record_is_refused_before_anything_is_trained(
     assert "notes.txt is there and no record" in fails(arguments, capsys)
     assert not out.exists()
     assert record.read_text() == content
+
+
+def test_what_cannot_be_written_is_said_before_anything_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    out = tmp_path / "cells"
+    arguments = compare(out, "--methods", "standard", "--export", str(tmp_path / "file" / "record.json"))
+    assert str(tmp_path / "file") in fails(arguments, capsys)
+    assert not (out / "standard").exists()
+
+
+def test_what_cannot_be_written_meanwhile_does_not_end_the_trainings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrote: list[str] = []
+
+    def train(run: Any) -> None:
+        for broken in (True, True, False):
+            monkeypatch.setattr(compare_module, "_table", full if broken else table)
+            run.several.ended()
+
+    def full(_: Any) -> Any:
+        raise OSError(28, "No space left on device", "table.md")
+
+    def table(plan: Any) -> Any:
+        wrote.append("table")
+        return real(plan)
+
+    real = compare_module._table
+    monkeypatch.setattr(compare_module._Run, "train", train)
+    assert main(compare(tmp_path / "cells", "--methods", "standard", "--seeds", "1")) == 0
+    assert wrote == ["table", "table"], "after the third cell, and at the end"
+    assert capsys.readouterr().err.count("could not be written") == 1
 
 
 def written(out: Path) -> dict[Path, int]:

@@ -123,19 +123,21 @@ def test_it_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert_resumes(monkeypatch, tmp_path, lambda out: by_class(out, outer=outer), splits())
 
 
-def assert_selection_alone_learns(configured: Callable[..., TrainConfig], out: Path, own: str) -> None:
+def assert_alone_learns(learn: str, configured: Callable[..., TrainConfig], out: Path, own: str) -> None:
     """`own` is how the names of parameters end that start at 0: those of classes or images."""
-    outer = OuterConfig(every=2, warmup=0, batch_size=16, learn="selection")
+    outer = OuterConfig(every=2, warmup=0, batch_size=16, learn=learn)  # type: ignore[arg-type]
     trainer = Trainer(configured(out, outer=outer), splits())
     trainer.fit()
     assert trainer.policy is not None
     for name, parameter in trainer.policy.named_parameters():
-        start = 0.0 if name.endswith(own) else 0.5
-        assert (parameter != start).any() if name.startswith("selection") else (parameter == start).all()
+        start = 0.0 if name.endswith(own) or name.startswith("selection") else 0.5
+        learns = name.startswith("selection") == (learn == "selection")
+        assert (parameter != start).any() if learns else (parameter == start).all(), name
 
 
-def test_the_selection_alone_may_learn(tmp_path: Path) -> None:
-    assert_selection_alone_learns(by_class, tmp_path / "run", "_deviations")
+@pytest.mark.parametrize("learn", ["selection", "strength"])
+def test_a_part_alone_may_learn(tmp_path: Path, learn: str) -> None:
+    assert_alone_learns(learn, by_class, tmp_path / "run", "_deviations")
 
 
 def test_a_file_with_classes_is_a_method_for_the_same_classes(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def test_a_step_is_sgd_on_what_the_draw_made_of_the_batch() -> None:
     assert trained.loss == loss.detach()
     assert trained.wrong == (outputs.argmax(1) != labels).sum()
     assert torch.equal(trained.draw.top, draw.top)
+    assert all(parameter.grad is None for parameter in step.model.parameters()), "outer steps may use their memory"
     for a, b in zip(step.model.parameters(), reference.model.parameters(), strict=True):
         assert torch.equal(a, b)
 

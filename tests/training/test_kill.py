@@ -7,13 +7,12 @@ import time
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
+import pytest
 import torch
 
 from madao.training import trainer
 from madao.training.config import AugmentConfig, DataConfig, OuterConfig, TrainConfig
 from tests.training.test_trainer import assert_same_run, final_state
-
-KILLS = 20
 
 
 def run(config: TrainConfig, started: Event) -> None:
@@ -32,12 +31,13 @@ def written(path: Path) -> int | None:
         return None
 
 
-def test_killed_at_twenty_random_moments_it_ends_bit_identically(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [7, pytest.param(20, marks=pytest.mark.slow)])
+def test_killed_at_random_moments_it_ends_bit_identically(tmp_path: Path, kills: int) -> None:
     config = TrainConfig(
         data=DataConfig(planted="rotate"),
         augment=AugmentConfig(padding=1, cutout=3),
         outer=OuterConfig(every=3, warmup=2, batch_size=32, train_batch_size=32),
-        epochs=20,
+        epochs=kills,
         batch_size=64,
         ema=0.95,
         checkpoint_minutes=0.0,
@@ -63,19 +63,19 @@ def test_killed_at_twenty_random_moments_it_ends_bit_identically(tmp_path: Path)
     killed = dataclasses.replace(config, out=str(tmp_path / "killed"), resume=True)
     moments, steps = random.Random(0), set()
     last = tmp_path / "killed" / "checkpoints" / "last.pt"
-    for number in range(KILLS):
+    for number in range(kills):
         before = written(last)
         process = start(killed)
         # Every other one has gone on for sure; the rest may be killed while they begin.
         while number % 2 and written(last) in (None, before):
             time.sleep(0.01)
-        process.join(moments.uniform(0, 0.6 * duration / KILLS))  # so that the last kill still finds it at work
+        process.join(moments.uniform(0, 0.6 * duration / kills))  # so that the last kill still finds it at work
         assert process.exitcode is None
         process.kill()
         process.join()
         if last.exists():
             steps.add(final_state(tmp_path / "killed")["step"])
-    assert len(steps) >= 5, "the kills should fall all over the run"
+    assert len(steps) >= kills // 4 + 1, "the kills should fall all over the run"
     final = start(killed)
     final.join()
     assert final.exitcode == 0

@@ -17,7 +17,7 @@ from madao.training.outer_step import Asked
 from madao.training.records import run_directory
 from madao.training.trainer import Trainer
 from tests.policy.test_looking import inverting_dark
-from tests.training.test_conditional import TRAIN, assert_selection_alone_learns, build
+from tests.training.test_conditional import TRAIN, assert_alone_learns, build
 from tests.training.test_outer import VALIDATION
 from tests.training.test_trainer import assert_resumes, settings, splits
 
@@ -108,5 +108,6 @@ def test_it_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert_resumes(monkeypatch, tmp_path, lambda out: by_image(out, outer=outer), splits())
 
 
-def test_the_selection_alone_may_learn(tmp_path: Path) -> None:
-    assert_selection_alone_learns(by_image, tmp_path / "run", "_outputs")
+@pytest.mark.parametrize("learn", ["selection", "strength"])
+def test_a_part_alone_may_learn(tmp_path: Path, learn: str) -> None:
+    assert_alone_learns(learn, by_image, tmp_path / "run", "_outputs")

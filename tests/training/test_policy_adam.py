@@ -1,6 +1,9 @@
 """Adam with a pull back: against its own equation, its closed forms, and plain Adam."""
 
+import copy
 import math
+import pickle
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -83,6 +86,48 @@ def test_a_state_of_plain_adam_can_be_gone_on_from() -> None:
     PolicyAdam([parameter], 0.1).load_state_dict(plain.state_dict())
 
 
-def test_a_pull_away_is_refused() -> None:
-    with pytest.raises(ValueError, match="pull must be at least 0, got -1"):
-        PolicyAdam([nn.Parameter(torch.zeros(1))], pull=-1)
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda optimizer: pickle.loads(pickle.dumps(optimizer))])
+def test_a_copy_goes_on_as_the_original(again: Callable[[PolicyAdam], PolicyAdam]) -> None:
+    gradients = torch.randn(20, 3, generator=torch.Generator().manual_seed(4))
+    parameter = nn.Parameter(torch.zeros(3))
+    optimizer = PolicyAdam([parameter], 0.1, pull=1.0)
+    stepped(optimizer, parameter, gradients[:9])
+    other = again(optimizer)
+    (twin,) = other.param_groups[0]["params"]
+    stepped(optimizer, parameter, gradients[9:])
+    stepped(other, twin, gradients[9:])
+    assert torch.equal(parameter, twin)
+
+
+def test_groups_have_their_own_starts_and_rates() -> None:
+    first, second, third = (nn.Parameter(torch.full((1,), float(value))) for value in (1, 10, 100))
+    optimizer = PolicyAdam([first], 0.1, pull=1.0)
+    optimizer.add_param_group({"params": [second], "lr": 0.5})
+    optimizer.add_param_group({"params": [third], "pull": 30.0})  # which is as much as there is to go back
+    with torch.no_grad():
+        for parameter in (first, second, third):
+            parameter.add_(1.0).grad = torch.zeros(1)
+    optimizer.step()
+    assert [first.item(), second.item(), third.item()] == pytest.approx([1.9, 10.5, 100.0])
+
+
+def test_a_closure_is_asked_first() -> None:
+    parameter = nn.Parameter(torch.ones(1))
+    optimizer = PolicyAdam([parameter], 0.1, pull=1.0)
+    with torch.no_grad():
+        parameter.add_(1.0)
+
+    def closure() -> Tensor:
+        assert parameter.item() == 2.0
+        loss = parameter.sum() * 0
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure) == 0
+    assert parameter.item() == pytest.approx(1.9)
+
+
+@pytest.mark.parametrize("pull", [-1.0, math.nan, math.inf])
+def test_a_pull_that_is_none_is_refused(pull: float) -> None:
+    with pytest.raises(ValueError, match=f"pull must be at least 0 and finite, got {pull}"):
+        PolicyAdam([nn.Parameter(torch.zeros(1))], pull=pull)

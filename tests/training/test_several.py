@@ -80,13 +80,15 @@ def _fails_or_not(config: TrainConfig, name: str, jobs: int, channel: Connection
 
 def test_whoever_asks_is_told_of_every_cell_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(several, "_train", _fails_or_not)
-    ended: list[list[str]] = []
-    some = Several(1, lambda: ended.append([*some.problems]))
+    told: list[str] = []
+    some = Several(1, lambda: told.append(f"ended, problems with {[*some.problems]}"))
     for name in ("bad", "good"):
-        some.add(cell(tmp_path, name))
+        some.add(cell(tmp_path, name, lambda _, name=name: told.append(f"then {name}")))
     some.run()
-    assert len(ended) == 2
-    assert ended[0] == ["bad"], "what a cell's end means is known by then"
+    # What a cell's end means is known by then.
+    assert told[:2] == ["then bad", "ended, problems with ['bad']"]
+    assert told[2] == "then good"
+    assert len(told) == 4
 
 
 def test_a_signal_to_the_whole_group_lets_every_cell_write_its_checkpoint(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from madao.cli.plan import MORE, Plan, own_parser, read_plan
-from madao.report.record import record, without_paths
+from madao.report.record import is_record, record, without_paths
 from madao.report.table import (
     SEARCH,
     TUNED,
@@ -57,14 +58,16 @@ def command(arguments: list[str]) -> None:
     guard = lock(folder)
 
     def keep() -> Table:
-        """Write what there is: whoever is killed then has the cells that had ended."""
+        """Write what there is."""
+        table = _table(plan)
         if export is not None:
             _export(plan, export, arguments)
-        return _table(plan)
+        return table
 
     try:
         data = _begin(plan)
-        run, stopped = _Run(plan, data, keep), None
+        keep()  # what cannot be written is found out before anything is trained
+        run, stopped = _Run(plan, data, _Patient(keep)), None
         try:
             run.train()
         except Interrupted as stop:
@@ -151,6 +154,25 @@ def _fingerprint(data: DataConfig) -> str | None:
         if data.download:
             raise
         return None
+
+
+class _Patient:
+    """Writes what there is after each cell, for whoever is killed; where that fails says so once, and trains on.
+
+    Args:
+        keep: What writes.
+    """
+
+    def __init__(self, keep: Callable[[], object]) -> None:
+        self._keep, self._said = keep, False
+
+    def __call__(self) -> None:
+        try:
+            self._keep()
+        except (OSError, UserError) as error:
+            if not self._said:
+                print(f"what there is could not be written, and is tried again later: {error}", file=sys.stderr)
+            self._said = True
 
 
 class _Run:
@@ -282,12 +304,15 @@ def _show(table: Table) -> None:
 
 def _exported(path: Path | None) -> dict[str, Any]:
     """The record that is there already."""
-    try:
-        return {} if path is None else dict(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
+    if path is None or not path.exists():
         return {}
-    except (ValueError, TypeError):
-        raise UserError(f"--export {path} is there and no record; choose another file") from None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        found = None
+    if not is_record(found):
+        raise UserError(f"--export {path} is there and no record; choose another file")
+    return dict(found)
 
 
 def _export(plan: Plan, path: Path, arguments: Sequence[str]) -> None:

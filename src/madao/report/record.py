@@ -51,6 +51,16 @@ def record(
     return text
 
 
+def is_record(content: Any) -> bool:
+    """Whether it is what `record` writes."""
+    if not isinstance(content, dict) or not {"command", "search", "settings", "cells"} <= content.keys():
+        return False
+    cells = content["cells"]
+    return isinstance(cells, dict) and all(
+        isinstance(cell, dict) and {"seed", "settings"} <= cell.keys() for cell in cells.values()
+    )
+
+
 def settings(run: Run) -> dict[str, Any]:
     """A run's settings by their dotted names, without those that only say where and how it ran."""
     flat: dict[str, Any] = {}

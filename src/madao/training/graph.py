@@ -44,7 +44,9 @@ class SharedMemory:
         self.renew()
 
     def renew(self) -> None:
-        """Let graphs to come have a pool of their own: a recording that failed leaves its pool unusable."""
+        """Forget the graphs, and let those to come have another pool: a recording that failed leaves it unusable."""
+        for recorder in self.recorders:
+            recorder.forget()
         # No MemPool: after a recording that failed its end is that of the process.
         self.pool = torch.cuda.graph_pool_handle()
         self.held = False
@@ -54,8 +56,6 @@ class SharedMemory:
         if not self.held:
             return
         torch.cuda.synchronize(self.stream.device)  # a graph may still be at work
-        for recorder in self.recorders:
-            recorder.forget()
         self.renew()
         let_go()
 

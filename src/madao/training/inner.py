@@ -94,6 +94,7 @@ class InnerStep:
         if self.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         self.optimizer.step()
+        self.optimizer.zero_grad()  # whose memory outer steps may use
         task.stepped(given)
         return Trained(cropped, targets, draw, torch.stack(losses).sum(), torch.stack(wrong).sum())
 

@@ -18,8 +18,8 @@ class Meter:
 
     Args:
         device: Where training runs. On a GPU the memory is what torch holds there, that of CUDA graphs included, which
-            never shrinks: what it was before the first outer step is what training takes by itself. On the CPU it is
-            the most the whole process ever took, which cannot be told apart by step.
+            inner and outer steps share: what it was before the first outer step is what training takes by itself. On
+            the CPU it is the most the whole process ever took, which cannot be told apart by step.
         reads: Whether images are read while training, so that it may have to wait for them.
     """
 

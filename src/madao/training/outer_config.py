@@ -1,6 +1,7 @@
 """The settings by which a policy learns."""
 
 import dataclasses
+import math
 from typing import Literal
 
 from madao.training.checks import at_least, fraction
@@ -43,8 +44,8 @@ class OuterConfig:
             too.
         learn: all (which operations, how often and how strongly), selection (which; the rest stays as it starts), or
             strength (how often and how strongly; all are chosen alike).
-        pull: How much the policy is drawn back to where it started, for the optimizer adam: a logit moves as far as
-            there is evidence, by at most 1 / pull. 0 for as far as it will.
+        pull: How much the policy is drawn back to where it started, for the optimizer adam: a parameter moves as far as
+            there is evidence, by 1 / pull where that is perfect. 0 for as far as it will.
         sign: descent, or random: a control that goes up or down the gradient by a fair coin, as far as learning would.
         average: Take outer steps at weights averaged from outer step to outer step by this decay, 0.9 say, which see
             further than those of the moment; 0 for the weights of the moment.
@@ -85,6 +86,8 @@ class OuterConfig:
             at_least(f"outer.{name}", getattr(self, name), 1)
         for name in ("warmup", "lr", "steps", "pull"):
             at_least(f"outer.{name}", getattr(self, name), 0)
+        if not self.pull < math.inf:
+            raise UserError(f"--outer.pull must be finite, got {self.pull}")
         if self.pull and self.optimizer != "adam":
             raise UserError(f"--outer.pull goes with --outer.optimizer adam, not {self.optimizer}")
         if self.solver == "gauss-newton":
