@@ -83,7 +83,13 @@ def test_a_state_of_plain_adam_can_be_gone_on_from() -> None:
     parameter = nn.Parameter(torch.zeros(3))
     plain = torch.optim.Adam([parameter], lr=0.1, betas=(0.0, 0.99))
     stepped(plain, parameter, torch.ones(2, 3))
-    PolicyAdam([parameter], 0.1).load_state_dict(plain.state_dict())
+    optimizer = PolicyAdam([parameter], 0.1, pull=1.0)
+    optimizer.load_state_dict(plain.state_dict())
+    here = parameter.detach().clone()
+    with torch.no_grad():
+        parameter.add_(1.0)
+    stepped(optimizer, parameter, torch.zeros(1, 3))
+    torch.testing.assert_close(parameter.detach(), here + 0.9)
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda optimizer: pickle.loads(pickle.dumps(optimizer))])
