@@ -1,0 +1,81 @@
+"""Draw docs/images/signal.png from the committed results: how much signal, and what came of it.
+
+python benchmarks/plot_signal.py
+"""
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+ESTIMATORS = {
+    "paper: relaxed, Neumann J=5": "the paper's",
+    "influence, deflated, 16 × images, 4 × of all": "deflated",
+    "influence, gauss-newton, 16 × images, 4 × of all": "Gauss-Newton",
+}
+EPOCHS = {"25": "signal-cifar10-200-25-gauss-newton.json", "150": "signal-cifar10-200-150.json"}
+METHODS = {
+    "standard": "standard",
+    "uniform": "uniform",
+    "trivialaugment": "TrivialAugment",
+    "paper": "the paper's",
+    "deflated": "deflated",
+    "deflated, average": "deflated, averaged weights",
+    "deflated, which": "deflated, which only",
+    "deflated, late": "deflated, second half only",
+    "gauss-newton": "Gauss-Newton",
+}
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"  # safe for colour-blind readers; the markers differ too
+FLOOR = 1e-3
+
+
+def signal(axis: Any) -> None:
+    """The squared signal-to-noise ratio of a step."""
+    for (epoch, name), marker, colour in zip(EPOCHS.items(), "os", (BLUE, ORANGE), strict=True):
+        rows = json.loads((RESULTS / name).read_text())["variants"]
+        ratios = [rows[estimator]["selection"]["signal_to_noise"] for estimator in ESTIMATORS]
+        shown = [max(ratio, FLOOR) for ratio in ratios]
+        axis.scatter(shown, range(len(shown)), s=70, marker=marker, color=colour, label=f"epoch {epoch}", zorder=3)
+    axis.axvline(FLOOR, color=GREY, linestyle=":", linewidth=1)
+    axis.set_xscale("log")
+    axis.set_yticks(range(len(ESTIMATORS)), ESTIMATORS.values())
+    axis.set_ylim(len(ESTIMATORS) - 0.5, -0.5)
+    axis.set_xlabel("R of the selection, one outer step (left edge: none)")
+    axis.set_title("How much of a step is signal")
+    axis.grid(alpha=0.3)
+    axis.legend(frameon=False, loc="lower left")
+
+
+def errors(axis: Any) -> None:
+    """Of sixty epochs, seed by seed."""
+    cells = json.loads((RESULTS / "methods.json").read_text())["cells"]
+    for place, method in enumerate(METHODS):
+        found = [100 * cells[f"{method} {seed}"]["test_error"] for seed in range(3)]
+        learned = method in ("paper", "gauss-newton") or method.startswith("deflated")
+        colour = BLUE if learned else GREY
+        axis.scatter(found, [place] * 3, s=40, color=colour, marker="o" if learned else "D", zorder=3)
+        axis.plot([statistics.mean(found)] * 2, [place - 0.3, place + 0.3], color=colour, linewidth=2)
+    axis.set_yticks(range(len(METHODS)), METHODS.values())
+    axis.set_ylim(len(METHODS) - 0.5, -0.5)
+    axis.set_xlabel("test error, %: three seeds, and their mean")
+    axis.set_title("What came of it in sixty epochs")
+    axis.grid(alpha=0.3)
+
+
+def main() -> None:
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), gridspec_kw={"width_ratios": (1, 1.2)})
+    signal(axes[0])
+    errors(axes[1])
+    figure.tight_layout()
+    figure.savefig(ROOT / "docs" / "images" / "signal.png", dpi=110)
+
+
+if __name__ == "__main__":
+    main()
