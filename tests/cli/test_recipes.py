@@ -67,7 +67,12 @@ def test_the_appendix(name: str) -> None:
     assert config.augment.flip is (not name.startswith("svhn"))
 
 
-@pytest.mark.parametrize("name", RECIPES)
+LARGE = ("cifar10-wrn-28-10", "imagenet-moco-resnet50", "imagenet-resnet50")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in RECIPES]
+)
 def test_it_builds_and_trains_two_steps_with_an_outer_step(name: str, tmp_path: Path) -> None:
     classes, stored, _ = PAPER[name]
     size = 32 if stored == 32 else 64  # half a minute less than 224, through the same code

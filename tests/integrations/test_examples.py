@@ -28,7 +28,7 @@ def shares(path: Path) -> dict[str, float]:
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
 @pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec.*")
-@pytest.mark.parametrize("name", ["plain_loop.py", "lightning_digits.py"])
+@pytest.mark.parametrize("name", ["plain_loop.py", pytest.param("lightning_digits.py", marks=pytest.mark.slow)])
 def test_rotated_digits_are_met_with_rotation(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

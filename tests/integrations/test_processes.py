@@ -31,7 +31,7 @@ def far(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
     return max(float((tensor - second[name]).abs().max()) for name, tensor in first.items())
 
 
-@pytest.mark.parametrize("library", ["lightning", "transformers"])
+@pytest.mark.parametrize("library", ["lightning", pytest.param("transformers", marks=pytest.mark.slow)])
 def test_two_processes_learn_what_one_does(tmp_path: Path, library: str) -> None:
     (alone,) = trained(tmp_path / "one", 1, library)
     first, second = trained(tmp_path / "two", 2, library)

@@ -48,7 +48,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in found]
 
 
-@pytest.mark.parametrize("by", ["madao", "torchrun"])
+@pytest.mark.parametrize("by", ["madao", pytest.param("torchrun", marks=pytest.mark.slow)])
 def test_a_killed_process_ends_the_run_and_leaves_the_checkpoint(tmp_path: Path, by: str) -> None:
     out = tmp_path / "run"
     command = train(out, "--epochs=200", "--devices=2")
@@ -93,13 +93,16 @@ def test_two_hosts(tmp_path: Path) -> None:
     assert result.epoch == 2
 
 
-def test_mistakes_are_said_once(tmp_path: Path) -> None:
-    for settings, message in (
-        (["--data.planted=none", f"--data.root={tmp_path / 'typo'}"], "typo"),
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        pytest.param(["--data.planted=none", "--data.root=typo"], "typo", marks=pytest.mark.slow),
         (["--batch_size=1"], "a batch of 1 images cannot be shared by 2 processes"),
-    ):
-        process = started("-m", "madao", "train", *SETTINGS, "--devices=2", f"--out={tmp_path / 'run'}", *settings)
-        output = ended(process)
-        assert process.returncode == 2, output
-        assert output.count(message) == 1, output
-        assert "Traceback" not in output
+    ],
+)
+def test_a_mistake_is_said_once(tmp_path: Path, settings: list[str], message: str) -> None:
+    process = started("-m", "madao", "train", *SETTINGS, "--devices=2", f"--out={tmp_path / 'run'}", *settings)
+    output = ended(process)
+    assert process.returncode == 2, output
+    assert output.count(message) == 1, output
+    assert "Traceback" not in output

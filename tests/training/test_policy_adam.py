@@ -42,7 +42,7 @@ def test_its_equation_step_by_step() -> None:
 @pytest.mark.parametrize("ratio", [0.0, 0.3, 2.0])
 def test_a_logit_moves_as_far_as_there_is_evidence(ratio: float) -> None:
     """Gradients of mean `ratio` in deviations: φ ends about φ₀ − m / λ, m = ratio / √(1 + ratio²)."""
-    noise = torch.randn(4000, 400, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    noise = torch.randn(1200, 400, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     parameter = nn.Parameter(torch.ones(400, dtype=torch.float64))
     stepped(PolicyAdam([parameter], 0.05, pull=0.5), parameter, 1e-3 * (ratio + noise))
     moved = parameter.detach() - 1
