@@ -269,6 +269,14 @@ def test_interrupted_it_says_how_to_go_on(
     assert main(["train", "--out", out, "--resume"]) == 0
 
 
+def test_all_alike_by_choice_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["train", "--out", str(tmp_path / "run"), *QUICK, "--outer.learn", "strength"]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "the policy chooses all alike, as asked, and has learned how often and how strongly" in printed
+    assert "next to nothing" not in printed
+
+
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--help", "all"]) == 0
     printed = capsys.readouterr().out

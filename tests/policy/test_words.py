@@ -4,7 +4,7 @@ import torch
 from madao import Draw, PolicySpec
 from madao.ops import OPERATIONS, Operation
 from madao.policy import Entry
-from madao.policy.words import alike, amount, sentence, steps, strength
+from madao.policy.words import alike, amount, preferred, sentence, steps, strength
 
 
 @pytest.mark.parametrize(
@@ -91,6 +91,14 @@ def test_steps_are_those_that_are_applied() -> None:
     )
     assert steps(operations, draw, 0) == ["Rotate −15°", "Invert"]
     assert steps(operations, draw, 1) == ["Rotate 15°"]
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [([0.25] * 4, False), ([0.37, 0.21, 0.42], False), ([0.5, 0.25, 0.25], True), ([1.0], False)],
+)
+def test_what_is_chosen_half_again_as_often_is_preferred(shares: list[float], expected: bool) -> None:
+    assert preferred(shares) is expected
 
 
 @pytest.mark.parametrize(("shares", "expected"), [([0.25] * 4, True), ([0.254, 0.246], True), ([0.506, 0.494], False)])

@@ -9,7 +9,7 @@ from madao.cli.parser import Parser, with_values
 from madao.cli.recipes import recipe_path
 from madao.cli.sections import asked_for, section
 from madao.hypergrad import Ranks
-from madao.policy.words import alike
+from madao.policy.words import preferred
 from madao.training.config import TrainConfig
 from madao.training.errors import SharedError, UserError
 from madao.training.interrupt import Interrupted
@@ -41,7 +41,7 @@ def command(arguments: list[str]) -> None:
             raise UserError(f"process {ranks.rank} of {ranks.world}: {error}") from None
         raise SystemExit(error.exit_code if isinstance(error, Interrupted) else 2) from None  # the first one says it
     if Ranks.current().first:
-        print("\n".join(summary(result)), flush=True)
+        print("\n".join(summary(result, trainer.config.outer.learn == "strength")), flush=True)
 
 
 def read_config(arguments: list[str]) -> TrainConfig:
@@ -89,8 +89,13 @@ def _resumed(arguments: list[str]) -> list[str]:
     return arguments
 
 
-def summary(result: Result) -> list[str]:
-    """The last lines: the result, and what to do next."""
+def summary(result: Result, alike_by_choice: bool = False) -> list[str]:
+    """The last lines: the result, and what to do next.
+
+    Args:
+        result: Of the run.
+        alike_by_choice: Whether which operations are chosen was not to be learned.
+    """
     if result.test_error is None:
         lines = [
             f"validation {result.error} {100 * result.validation_error:.2f} % (epoch {result.epoch}; there is no "
@@ -102,8 +107,10 @@ def summary(result: Result) -> list[str]:
             f"{100 * result.validation_error:.2f} % "
             f"(epoch {result.epoch})"
         ]
-    if result.policy and alike(result.policy.values()):
-        lines.append("the policy has learned next to nothing of what to prefer: it chooses all alike")
+    if result.policy and alike_by_choice:
+        lines.append("the policy chooses all alike, as asked, and has learned how often and how strongly")
+    elif result.policy and not preferred(result.policy.values()):
+        lines.append(f"the policy has learned next to nothing of what to prefer: it chooses {result.favoured(2)}, …")
     elif result.policy:
         lines.append(f"the policy chooses {result.favoured(4)}, …")
     out = shlex.quote(result.out)

@@ -68,6 +68,12 @@ def alike(shares: Iterable[float]) -> bool:
     return max(known) - min(known) < _ALIKE
 
 
+def preferred(shares: Iterable[float]) -> bool:
+    """Whether some operation is chosen clearly more often than by chance."""
+    known = [*shares]
+    return len(known) > 1 and max(known) >= _OFTEN / len(known)
+
+
 def sentence(spec: "PolicySpec") -> str:
     """What a policy prefers: "prefers Rotate by ±21° (47 % of draws) …; almost never Invert"."""
     count, stages = len(spec.operations), len(spec.stages)

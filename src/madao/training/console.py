@@ -8,7 +8,7 @@ from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from madao.policy import AugmentationPolicy, Policy
-from madao.policy.words import alike
+from madao.policy.words import preferred
 
 
 class Console:
@@ -95,7 +95,7 @@ def favourite(policy: AugmentationPolicy | None) -> str:
     if not isinstance(policy, Policy):
         return ""
     shares = policy.selection.detach().mean(0).tolist()
-    if alike(shares):
+    if not preferred(shares):
         return ""
     most = max(shares)
     return f"favours {policy.operations[shares.index(most)].name} ({100 * most:.0f} %)"

@@ -30,13 +30,23 @@ def opening(trainer: Trainer) -> list[str]:
     return lines
 
 
+def warning(trainer: Trainer) -> str | None:
+    """That a policy has few steps to learn in, or none, and the remedy; None where it has enough."""
+    steps = _outer_steps(trainer)
+    if steps is None or steps >= _FEW:
+        return None
+    how = "in none, and will stay as it starts" if steps == 0 else f"in {steps}, which is few"
+    return f"the policy learns {how}: raise --epochs, or lower --outer.every or --batch_size"
+
+
 def _learning(trainer: Trainer) -> str:
+    steps, few = _outer_steps(trainer), warning(trainer)
+    return "" if steps is None else f", of which the policy learns in {steps:,}" if few is None else f"; {few}"
+
+
+def _outer_steps(trainer: Trainer) -> int | None:
     if trainer.learning is None:
-        return ""
+        return None
     outer = trainer.learning.outer
     total = trainer.config.epochs * trainer.steps_per_epoch
-    steps = max(total // outer.every - outer.warmup // outer.every, 0)
-    if steps >= _FEW:
-        return f", of which the policy learns in {steps:,}"
-    how = "in none, and will stay as it starts" if steps == 0 else f"in {steps}, which is few"
-    return f"; the policy learns {how}: raise --epochs, or lower --outer.every or --batch_size"
+    return max(total // outer.every - outer.warmup // outer.every, 0)

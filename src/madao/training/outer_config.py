@@ -44,8 +44,8 @@ class OuterConfig:
             too.
         learn: all (which operations, how often and how strongly), selection (which; the rest stays as it starts), or
             strength (how often and how strongly; all are chosen alike).
-        pull: How much the policy is drawn back to where it started, for the optimizer adam: a parameter moves as far as
-            there is evidence, by 1 / pull where that is perfect. 0 for as far as it will.
+        pull: How much the policy is drawn back to where it started, 0.3 say, for the optimizer adam: it then moves as
+            far as there is evidence and stays varied where there is little. The more, the less it moves; 0 for none.
         sign: descent, or random: a control that goes up or down the gradient by a fair coin, as far as learning would.
         average: Take outer steps at weights averaged from outer step to outer step by this decay, 0.9 say, which see
             further than those of the moment; 0 for the weights of the moment.

@@ -27,6 +27,7 @@ from madao.models import ModelError
 from madao.training.config import TrainConfig
 from madao.training.errors import UserError
 from madao.training.interrupt import Interrupted, StopRequest, stop_requests
+from madao.training.opening import warning
 from madao.training.result import Result
 from madao.training.rundir import lock
 from madao.training.trainer import Trainer
@@ -201,7 +202,10 @@ def _train(config: TrainConfig, name: str, jobs: int, channel: Connection) -> No
         sys.stdout = _Lines(sys.stdout.buffer, encoding="utf-8", line_buffering=True)
     try:
         _wait_for(Path(str(config.out)))
-        Trainer(config, title=name).fit()
+        trainer = Trainer(config, title=name)
+        if (few := warning(trainer)) is not None:
+            print(f"{name}: {few}", flush=True)
+        trainer.fit()
     except Interrupted as stop:
         sys.exit(stop.exit_code)
     except (UserError, DataError, ModelError) as error:

@@ -1,0 +1,44 @@
+"""What a run says before it starts of a policy that can hardly learn."""
+
+import signal
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from madao.training import several
+from madao.training.config import OuterConfig
+from madao.training.opening import warning
+from madao.training.trainer import Trainer
+from tests.training.test_trainer import settings, splits
+
+
+def test_few_steps_are_warned_of_with_a_remedy(tmp_path: Path) -> None:
+    def said(every: int, method: str = "madao") -> str | None:
+        outer = OuterConfig(every=every, warmup=0, batch_size=16)
+        return warning(Trainer(settings(tmp_path / f"{every}-{method}", method, outer=outer, epochs=20), splits()))
+
+    assert said(1) is None
+    assert "in none, and will stay as it starts: raise --epochs" in str(said(1000))
+    assert "which is few" in str(said(20))
+    assert said(1000, "uniform") is None
+
+
+def test_each_of_several_trainings_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Quiet:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def fit(self) -> None:
+            print("trains")
+
+    monkeypatch.setattr(several, "Trainer", Quiet)
+    monkeypatch.setattr(several, "warning", lambda _: "it learns in none")
+    monkeypatch.setattr(several, "_stop_with_parent", lambda: None)
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
+    channel: Connection = Pipe()[1]
+    several._train(settings(tmp_path / "run"), "madao 0", 1, channel)
+    assert capsys.readouterr().out.splitlines() == ["madao 0: it learns in none", "trains"]
