@@ -1,6 +1,9 @@
 """Reading batches of images in worker processes."""
 
+import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -44,7 +47,7 @@ def load_batches(
         pin_memory=pin_memory,
         collate_fn=_as_it_is,
         generator=torch.Generator(),  # else it draws the workers' seeds from the global state
-        worker_init_fn=_leave_signals_to_the_parent,
+        worker_init_fn=_belong_to_the_parent,
     )
     for loaded in loader:
         if isinstance(loaded, DataError):
@@ -52,10 +55,20 @@ def load_batches(
         yield loaded
 
 
-def _leave_signals_to_the_parent(_: int) -> None:
-    """Ctrl-C and schedulers signal every process of a group; a run that wants to stop in order needs its workers."""
+def _belong_to_the_parent(_: int) -> None:
+    """Live as long as the process that reads, no longer and no shorter."""
+    # Ctrl-C and schedulers signal every process of a group; a run that wants to stop in order needs its workers.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+
+
+def _end_with_the_parent() -> None:
+    """End once it is gone, be it killed. torch looks at who started a worker, which may be a server of forks."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _as_it_is(loaded: Any) -> Any:
