@@ -5,6 +5,7 @@ python benchmarks/plot_signal.py
 
 import json
 import statistics
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,8 @@ def signal(axis: Any) -> None:
         axis.scatter(shown, range(len(shown)), s=70, marker=marker, color=colour, label=f"epoch {epoch}", zorder=3)
     axis.axvline(FLOOR, color=GREY, linestyle=":", linewidth=1)
     axis.set_xscale("log")
-    axis.set_yticks(range(len(ESTIMATORS)), ESTIMATORS.values())
-    axis.set_ylim(len(ESTIMATORS) - 0.5, -0.5)
-    axis.set_xlabel("R of the selection, one outer step (left edge: none)")
+    rows_of(axis, ESTIMATORS.values(), "R of the selection, one outer step (left edge: none)")
     axis.set_title("How much of a step is signal")
-    axis.grid(alpha=0.3)
     axis.legend(frameon=False, loc="lower left")
 
 
@@ -62,10 +60,15 @@ def errors(axis: Any) -> None:
         colour = BLUE if learned else GREY
         axis.scatter(found, [place] * 3, s=40, color=colour, marker="o" if learned else "D", zorder=3)
         axis.plot([statistics.mean(found)] * 2, [place - 0.3, place + 0.3], color=colour, linewidth=2)
-    axis.set_yticks(range(len(METHODS)), METHODS.values())
-    axis.set_ylim(len(METHODS) - 0.5, -0.5)
-    axis.set_xlabel("test error, %: three seeds, and their mean")
+    rows_of(axis, METHODS.values(), "test error, %: three seeds, and their mean")
     axis.set_title("What came of it in sixty epochs")
+
+
+def rows_of(axis: Any, names: Collection[str], label: str) -> None:
+    """A row for each name, the first on top."""
+    axis.set_yticks(range(len(names)), names)
+    axis.set_ylim(len(names) - 0.5, -0.5)
+    axis.set_xlabel(label)
     axis.grid(alpha=0.3)
 
 

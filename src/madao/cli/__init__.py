@@ -52,16 +52,7 @@ def _run(verb: str, *arguments: str) -> int:
     from madao.training.interrupt import Interrupted
 
     try:
-        if verb not in VERBS:
-            from madao.ops.checks import nearest
-
-            raise UserError(f"unknown command {nearest(verb, VERBS)}")
-        try:
-            importlib.import_module(f"madao.cli.{verb}").command([*arguments])
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.split(".")[0] not in _OF_TRAIN:
-                raise
-            raise UserError(f"{error.name} is not installed; commands need: pip install 'madao[train]'") from None
+        _call(verb, [*arguments])
     except (UserError, DataError, ModelError) as error:
         print(f"madao: {error}", file=sys.stderr)
         return 2
@@ -71,6 +62,21 @@ def _run(verb: str, *arguments: str) -> int:
     except SystemExit as stop:  # argparse's own, after --help
         return int(stop.code or 0)
     return 0
+
+
+def _call(verb: str, arguments: list[str]) -> None:
+    from madao.ops.checks import nearest
+    from madao.training.errors import UserError
+
+    if verb not in VERBS:
+        raise UserError(f"unknown command {nearest(verb, VERBS)}")
+    # Imported here: no verb waits for what only another one needs.
+    try:
+        importlib.import_module(f"madao.cli.{verb}").command(arguments)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in _OF_TRAIN:
+            raise
+        raise UserError(f"{error.name} is not installed; commands need: pip install 'madao[train]'") from None
 
 
 def _overview() -> str:

@@ -12,8 +12,8 @@ def asked_for(arguments: Sequence[str]) -> str | None:
     """The section that `--help SECTION` names, empty where it names none; None where there is no `--help`."""
     for place, argument in enumerate(arguments):
         if argument in ("-h", "--help"):
-            following = arguments[place + 1 : place + 2]
-            return "".join(following) if not "".join(following).startswith("-") else ""
+            following = next(iter(arguments[place + 1 :]), "")
+            return "" if following.startswith("-") else following
     return None
 
 

@@ -71,7 +71,7 @@ def alike(shares: Iterable[float]) -> bool:
 def preferred(shares: Iterable[float]) -> bool:
     """Whether some operation is chosen clearly more often than by chance."""
     known = [*shares]
-    return len(known) > 1 and max(known) >= _OFTEN / len(known)
+    return max(known) >= _OFTEN / len(known)
 
 
 def sentence(spec: "PolicySpec") -> str:
@@ -95,10 +95,10 @@ def sentence(spec: "PolicySpec") -> str:
 
     if alike(shares):
         return f"draws its {count} operations equally often"
-    often = [index for index in order if count > 1 and shares[index] >= _OFTEN / count][:3]
-    seldom = [spec.operations[index].name for index in reversed(order) if shares[index] <= _SELDOM / count][:3]
-    if not often:
+    if not preferred(shares):
         return f"has no strong preference: the likeliest of {count} is {named(order[0])}"
+    often = [index for index in order if shares[index] >= _OFTEN / count][:3]
+    seldom = [spec.operations[index].name for index in reversed(order) if shares[index] <= _SELDOM / count][:3]
     never = f"; almost never {_listed(seldom)}" if seldom else ""
     return f"prefers {_listed([named(index) for index in often])}{never}"
 

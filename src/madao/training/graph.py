@@ -26,7 +26,6 @@ class _Recording(Generic[Result]):
     calls: int = 0
     graph: torch.cuda.CUDAGraph | None = None
     result: Result | None = None
-    seen: bool = False  # whether it was recorded before
 
 
 class SharedMemory:
@@ -198,10 +197,9 @@ class Recorder(Generic[Result]):
         # A recording that fails leaves generators unusable, the global one too.
         everyone = [*own, torch.cuda.default_generators[device.index or 0]]
         before = [generator.clone_state() for generator in everyone]
-        if not recording.seen:
+        if recording.calls == self.before + 1:  # the first time
             # What comes second finds what the first has left in pieces. Outer steps come later, and are larger.
             self.memory.release()
-        recording.seen = True
         let_go()
         try:
             with self.memory.recording(graph):
