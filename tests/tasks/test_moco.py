@@ -277,6 +277,56 @@ def test_split_norms_are_norms_of_the_parts() -> None:
     torch.testing.assert_close(again.inner(None, images().double() / 255, None)[order], direct)
 
 
+def noted(calls: list[str], name: str, function: Any) -> Any:
+    """The function, which notes that it is called."""
+
+    def run(*arguments: Any) -> Any:
+        calls.append(name)
+        return function(*arguments)
+
+    return run
+
+
+def test_split_norms_are_the_same_however_images_lie_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    values, direction = (torch.randn(12, 3, 4, 5, generator=generator, dtype=torch.float64) for _ in range(2))
+    ways: list[str] = []
+    for name in ("_by_channels", "_as_it_lies"):
+        way = getattr(SplitBatchNorm, name)
+        monkeypatch.setattr(SplitBatchNorm, name, noted(ways, name, way))
+    found = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        norm = SplitBatchNorm(3, 4, momentum=0.3).double()
+        with torch.no_grad():
+            norm.weight.copy_(torch.tensor([0.5, 2.0, -1.0]))
+            norm.bias.copy_(torch.tensor([1.0, -1.0, 0.0]))
+        inputs = values.to(memory_format=layout).requires_grad_()
+        for _ in range(2):
+            outputs = norm(inputs)
+        assert outputs.is_contiguous(memory_format=layout)
+        leaves = (inputs, norm.weight, norm.bias)
+        first = torch.autograd.grad((outputs.tanh() * direction).sum(), leaves, create_graph=True)
+        second = torch.autograd.grad((first[0] * direction).sum(), leaves)
+        found.append([outputs, *first, *second, norm.running_mean, norm.running_var])
+    assert ways == ["_by_channels"] * 2 + ["_as_it_lies"] * 2
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_a_compiled_key_encoder_gives_the_same_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, compiled = (task(encoder(norm=True, dtype=torch.float32)) for _ in range(2))
+    called: list[str] = []
+    monkeypatch.setattr(torch, "compile", lambda module, **_: noted(called, "key", module))
+    compiled.compile()
+    for seed in range(2):
+        assert torch.equal(compiled.inner(None, images(seed=seed), None), plain.inner(None, images(seed=seed), None))
+    assert len(called) == 2
+    for a, b in zip(compiled.key.buffers(), plain.key.buffers(), strict=True):
+        assert torch.equal(a, b)  # statistics go on
+    compiled.outer(STANDARD, images(), images(), lambda: images())
+    assert len(called) == 2, "outer steps differentiate, which compiled code cannot twice"
+
+
 SETTINGS = ["--task.name=moco", "--task.queue=256", "--batch_size=128", "--tensorboard=false", "--device=cpu"]
 
 

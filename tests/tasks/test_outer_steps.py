@@ -18,7 +18,7 @@ from madao.hypergrad import (
     Unaugmented,
 )
 from madao.models import SmallFCN
-from madao.models.encoder import Encoder
+from madao.models.encoder import Encoder, split_norms
 from madao.policy import Draw, Policy, Standard
 from madao.tasks import MoCo, Segmentation, Task
 from madao.training.outer import PolicyOptimizer
@@ -49,6 +49,14 @@ def moco(training: bool = False) -> tuple[nn.Module, Task]:
     return encoder, MoCo(encoder, 6, STANDARD, 3, queue=20, temperature=0.3, training=training)
 
 
+def split_moco(training: bool = False) -> tuple[nn.Module, Task]:
+    """As on a GPU: channels last in memory, and BatchNorm over parts of a batch."""
+    layers = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()
+    encoder = Encoder(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(3), nn.Flatten()), 36, 6)
+    split_norms(encoder, 2).to(memory_format=torch.channels_last)
+    return encoder, MoCo(encoder, 6, STANDARD, 3, queue=20, temperature=0.3, splits=2, training=training)
+
+
 def given(task: Task, seed: int) -> tuple[Tensor, ...]:
     """Training images and targets before the policy, validation images and targets."""
     train, validation = images(8, seed), images(6, seed + 100)
@@ -65,7 +73,7 @@ def build(make: Any, **settings: Any) -> tuple[PolicyOptimizer, Task]:
     return PolicyOptimizer(policy, model, task.losses, every=1, transform=STANDARD.normalise, **along, **settings), task
 
 
-@pytest.mark.parametrize("make", [segmentation, moco])
+@pytest.mark.parametrize("make", [segmentation, moco, split_moco])
 @pytest.mark.parametrize("name", CASES)
 def test_traced_steps_are_those_of_the_reference(make: Any, name: str) -> None:
     outer, task = build(make, **CASES[name])

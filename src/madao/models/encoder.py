@@ -88,9 +88,13 @@ class SplitBatchNorm(nn.BatchNorm2d):
         """`[B, C, H, W]`; in training B is a multiple of the parts."""
         if not self.training:
             return super().forward(images)
-        count, channels, height, width = images.shape
-        if count % self.splits:
-            raise ModelError(f"a batch of {count} images cannot be split into {self.splits} parts of one size")
+        if len(images) % self.splits:
+            raise ModelError(f"a batch of {len(images)} images cannot be split into {self.splits} parts of one size")
+        return self._by_channels(images) if images.is_contiguous() else self._as_it_lies(images)
+
+    def _by_channels(self, images: Tensor) -> Tensor:
+        """Parts as if they were channels."""
+        _, channels, height, width = images.shape
         assert self.running_mean is not None
         assert self.running_var is not None
         mean, var = self.running_mean.repeat(self.splits), self.running_var.repeat(self.splits)
@@ -101,6 +105,34 @@ class SplitBatchNorm(nn.BatchNorm2d):
             self.running_mean.copy_(mean.reshape(self.splits, channels).mean(0))
             self.running_var.copy_(var.reshape(self.splits, channels).mean(0))
         return result.reshape(images.shape)
+
+    def _as_it_lies(self, images: Tensor) -> Tensor:
+        """The same where channels come last in memory, as they do on a GPU: nothing is turned over, and it compiles."""
+        exact = torch.promote_types(images.dtype, self.weight.dtype)
+        apart = images.unflatten(0, (-1, self.splits)).to(exact)
+        var, mean = torch.var_mean(apart, (0, 3, 4), correction=0, keepdim=True)
+        weight, bias = self.weight[:, None, None], self.bias[:, None, None]
+        result = (apart - mean) * (weight * torch.rsqrt(var + self.eps)) + bias
+        count = apart[:, 0, 0].numel()
+        self._run_on(mean.mean((0, 1, 3, 4)), var.mean((0, 1, 3, 4)) * (count / (count - 1)))
+        normal: Tensor = result.flatten(0, 1).to(images.dtype)
+        return normal
+
+    @torch.no_grad()
+    def _run_on(self, mean: Tensor, var: Tensor) -> None:
+        """Let running statistics follow those of a batch.
+
+        By `F.batch_norm`, given two images of these statistics: outer steps, in which statistics stay as they are, put
+        another function in its place.
+        """
+        half = torch.sqrt(var / 2)
+        F.batch_norm(
+            torch.stack([mean - half, mean + half]),
+            self.running_mean,
+            self.running_var,
+            training=True,
+            momentum=self.momentum or 0.0,
+        )
 
 
 def split_norms(encoder: Encoder, splits: int) -> Encoder:

@@ -139,6 +139,9 @@ class Task(abc.ABC):
         """
         return standard.centre(images), targets
 
+    def compile(self) -> None:  # noqa: B027 -- most tasks compute nothing of their own
+        """Compile what the task itself computes in every step, by torch.compile."""
+
     def stepped(self, targets: Tensor) -> None:  # noqa: B027 -- most tasks have nothing to do
         """After a step of the weights on these targets, which `inner` gave."""
 

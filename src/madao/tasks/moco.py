@@ -100,8 +100,13 @@ class MoCo(Task):
         like = next(encoder.parameters())
         start = torch.randn(queue, dimensions, generator=torch.Generator().manual_seed(seed))
         self.queue = F.normalize(start, dim=1).to(like.device, like.dtype)
+        self._step: Callable[[Tensor], Tensor] = self.key
         self.place = torch.zeros((), dtype=torch.int64, device=like.device)  # of the oldest key
         self.newest = torch.zeros(queue, dtype=torch.bool, device=like.device)  # which keys are the last batch's
+
+    def compile(self) -> None:
+        """Compile the pass of the key encoder in training steps."""
+        self._step = torch.compile(self.key, dynamic=False)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The contrastive loss of each query.
@@ -191,10 +196,13 @@ class MoCo(Task):
         context = torch.autocast(inputs.device.type, dtype=self.autocast) if half else contextlib.nullcontext()
         order = self._transposed(len(inputs), inputs.device) if self.splits > 1 and training else None
         inputs = inputs if order is None else inputs[order]
-        buffers = {} if mode == "step" else {name: buffer.clone() for name, buffer in self.key.named_buffers()}
         self.key.train(training)
         with context:
-            keys = torch.func.functional_call(self.key, buffers, (inputs,))
+            if mode == "step":
+                keys = self._step(inputs)
+            else:
+                buffers = {name: buffer.clone() for name, buffer in self.key.named_buffers()}
+                keys = torch.func.functional_call(self.key, buffers, (inputs,))
         keys = F.normalize(keys.float() if half else keys, dim=1)
         return keys if order is None else torch.empty_like(keys).index_copy(0, order, keys)
 

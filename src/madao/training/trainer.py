@@ -147,6 +147,8 @@ class Trainer:
         chosen = config.speed.compile
         compile = on_gpu and (self.steps_per_epoch * config.epochs >= _WORTH_COMPILING if chosen is None else chosen)
         model: Any = torch.compile(self.model, dynamic=False) if compile else self.model
+        if compile:
+            self.task.compile()
         step = InnerStep(
             model,
             self.task,
