@@ -81,6 +81,8 @@ ROWS: dict[str, dict[str, Any]] = {
     },
     "madao, influence, deflated, 2048 images every 120, compiled": {"outer": LARGE, **COMPILED},
     "madao, influence, deflated, 4096 images every 240, compiled": {"outer": LARGER, **COMPILED},
+    "madao, deflated, a policy for each class, compiled": {"outer": DEFAULT, "condition": "class", **COMPILED},
+    "madao, deflated, a policy for each image, compiled": {"outer": DEFAULT, "condition": "image", **COMPILED},
     "standard, graph": {"method": "standard", **GRAPH},
     "madao, relaxed, J=5, graph": {"outer": RELAXED, **GRAPH},
     "madao, influence, J=0, graph": {"outer": ONE_STEP, **GRAPH},
@@ -131,9 +133,13 @@ def measure(
     speed = {name: row[name] for name in ("graph", "compile", "kernels") if name in row}
     with tempfile.TemporaryDirectory() as folder:
         config = TrainConfig(
-            task=TaskConfig(name=arguments.task, queue=arguments.queue),
+            task=TaskConfig(name=arguments.task, queue=arguments.queue, splits=arguments.splits),
             model=ModelConfig(name=arguments.model),
-            augment=AugmentConfig(method=row.get("method", "madao"), cutout=0 if arguments.task == "moco" else 16),
+            augment=AugmentConfig(
+                method=row.get("method", "madao"),
+                condition=row.get("condition", "none"),
+                cutout=0 if arguments.task == "moco" else 16,
+            ),
             optimizer=OptimizerConfig(lr=0.01),
             outer=_outer(row, arguments.curvature),
             speed=SpeedConfig(**speed),
@@ -197,6 +203,7 @@ def main() -> None:
     parser.add_argument("--model", default="wrn-28-2")
     parser.add_argument("--task", default="classification", choices=("classification", "segmentation", "moco"))
     parser.add_argument("--queue", type=int, default=65_536, help="of moco")
+    parser.add_argument("--splits", type=int, default=1, help="of moco's batches")
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--side", type=int, default=32)

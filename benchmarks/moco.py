@@ -1,0 +1,128 @@
+"""Self-supervision on CIFAR-10: MoCo with standard augmentation, every operation alike, and a learned policy.
+
+    python benchmarks/moco.py                              # the table and the curves, of what there is
+    python benchmarks/moco.py --run --root data --jobs 3   # trains what is missing, and measures it
+
+`--run` is `madao compare --recipe cifar10-moco-resnet18`, whose error is that of the nearest neighbours, and then
+`madao evaluate --protocol linear` of each run, by several learning rates. What comes after `--jobs` goes to the former.
+"""
+
+import argparse
+import json
+import re
+import shlex
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from madao.report.chart import Chart, Panel, Series
+from madao.report.figures import write_figures
+
+ROOT = Path(__file__).parents[1]
+RECIPE = "cifar10-moco-resnet18"
+METHODS = {"standard": "standard", "uniform": "every operation alike", "madao": "learned policy"}
+RATES = (1.0, 3.0, 10.0)
+"""The protocol's 30 is for features of ResNet-50."""
+
+
+def run(path: Path, arguments: argparse.Namespace, more: list[str]) -> None:
+    """Train, and measure by linear classifiers."""
+    train = ["compare", "--recipe", RECIPE, "--data.root", arguments.root, "--methods", ",".join(METHODS)]
+    train += ["--seeds", "0,", "--out", str(arguments.runs), "--export", str(path), "--jobs", str(arguments.jobs)]
+    _madao([*train, *more])
+    # No crops: features are computed once.
+    linear = ["--protocol", "linear", "--linear.augment", "false", "--root", arguments.root]
+    commands = {
+        (method, rate): ["evaluate", str(arguments.runs / method / "0"), *linear, "--linear.lr", str(rate)]
+        for method in METHODS
+        for rate in RATES
+    }
+    found: dict[str, dict[str, float]] = {method: {} for method in METHODS}
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        outputs = dict(zip(commands, pool.map(_madao, commands.values()), strict=True))
+    for (method, rate), printed in outputs.items():
+        error = re.search(r"test linear error ([\d.]+) %", printed)
+        if error is None:
+            raise SystemExit(f"madao evaluate printed {printed!r}")
+        found[method][f"{rate:g}"] = float(error[1]) / 100
+    results = json.loads(path.read_text())
+    path.write_text(_with(results, found))
+
+
+def _madao(command: list[str]) -> str:
+    """What a command of madao prints; shown too."""
+    print(shlex.join(["madao", *command]), flush=True)
+    result = subprocess.run([sys.executable, "-m", "madao", *command], stdout=subprocess.PIPE, text=True)
+    print(result.stdout, end="", flush=True)
+    if result.returncode:
+        raise SystemExit(result.returncode)
+    return result.stdout
+
+
+def _with(results: dict[str, Any], linear: dict[str, dict[str, float]]) -> str:
+    """A line a cell."""
+    head = {key: value for key, value in results.items() if key != "cells"} | {"linear": linear}
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+    cells = ",\n".join(f"{json.dumps(name)}: {json.dumps(cell)}" for name, cell in results["cells"].items())
+    return "{\n" + ",\n".join([*lines, f'"cells": {{\n{cells}\n}}']) + "\n}\n"
+
+
+def table(results: dict[str, Any]) -> str:
+    """Test accuracies, contrastive loss, time and memory; the linear classifier's best rate beside its accuracy."""
+    rows = ["| | k-NN accuracy, % | linear accuracy, % | training loss | minutes | MiB |", "| --- |" + " --- |" * 5]
+    for method, name in METHODS.items():
+        cell = results["cells"].get(f"{method} 0")
+        if cell is None:
+            rows.append(f"| {name} |" + " missing |" * 5)
+            continue
+        rates = results.get("linear", {}).get(method, {})
+        rate, error = min(rates.items(), key=lambda item: item[1], default=("", None))
+        linear = "missing" if error is None else f"{100 * (1 - error):.2f} (rate {rate})"
+        knn, loss = 100 * (1 - cell["test_error"]), cell["curve"]["train_loss"][-1]
+        rows.append(
+            f"| {name} | {knn:.2f} | {linear} | {loss:.3f} | {cell['minutes']:.1f} | {cell['memory_mib']:.0f} |"
+        )
+    return "\n".join(rows)
+
+
+def figure(results: dict[str, Any], folder: Path) -> list[Path]:
+    """Curves of the contrastive loss and of the nearest neighbours' error."""
+
+    def panel(key: str, title: str) -> Panel:
+        found = [(style, method, results["cells"].get(f"{method} 0")) for style, method in enumerate(METHODS)]
+        series = [
+            Series(METHODS[method], cell["curve"]["epoch"], cell["curve"][key], style)
+            for style, method, cell in found
+            if cell is not None
+        ]
+        return Panel(series, title)
+
+    panels = [panel("train_loss", "contrastive loss of training"), panel("validation_error", "k-NN error, validation")]
+    return write_figures({"moco": Chart("moco", "MoCo on CIFAR-10, ResNet-18", "", panels)}, folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", action="store_true", help="train what is missing")
+    parser.add_argument("--root", default="data", help="where CIFAR-10 lies")
+    parser.add_argument("--runs", type=Path, default=Path("runs/moco"), help="where runs go")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results", help="where the record is")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs/images", help="where the figure goes")
+    arguments, more = parser.parse_known_args()
+    path = arguments.results / "moco-cifar10.json"
+    if more and not arguments.run:
+        parser.error(f"unknown: {' '.join(more)}; settings of madao compare go with --run")
+    if arguments.run:
+        run(path, arguments, more)
+    if not path.exists():
+        raise SystemExit(f"{path} is missing; make it by --run")
+    results = json.loads(path.read_text())
+    print(table(results))
+    print("wrote", *figure(results, arguments.output))
+
+
+if __name__ == "__main__":
+    main()
