@@ -11,6 +11,7 @@ COLUMNS = {
     "madao": "MADAO",
     "uniform": "untrained policy",
     "trivialaugment": "TrivialAugment",
+    "deflated-256": "madao's own",
 }
 
 
