@@ -67,6 +67,7 @@ LEAST = {
     "batch_size": 1,
     "accumulate": 1,
     "evaluate_every": 1,
+    "checkpoint_every": 1,
     "checkpoint_minutes": 0,
 }
 ABOVE_ZERO = ("optimizer.restart", "optimizer.clip", "outer.scale", "outer.damping")

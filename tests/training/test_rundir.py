@@ -188,6 +188,7 @@ def test_an_operation_that_was_not_limited_is_another_setting(run: RunDirectory)
         ("device", "cuda:1"),
         ("tensorboard", False),
         ("checkpoint_minutes", 0.5),
+        ("checkpoint_every", 5),
         ("data.root", "/mnt/data"),
         ("data.workers", 0),
         ("data.memory", 1.0),

@@ -381,6 +381,30 @@ def test_killed_between_the_row_of_an_epoch_and_its_checkpoint_the_row_comes_onc
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
+def test_checkpoints_may_be_epochs_apart_and_the_last_epoch_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = splits()
+    Trainer(settings(tmp_path / "whole", epochs=5), data).fit()
+    config = settings(tmp_path / "run", epochs=5, checkpoint_every=2)
+    trainer, saved = Trainer(config, data), []
+    save = trainer._save
+
+    def noted() -> None:
+        saved.append(trainer.epoch)
+        save()
+        if trainer.epoch == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer, "_save", noted)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit()
+    assert saved == [2, 4, 5]
+    (tmp_path / "run" / "checkpoints" / "last.pt").unlink()  # as if killed in the last epoch
+    Trainer(dataclasses.replace(config, resume=True), data).fit()
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+
+
 def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer(settings(tmp_path / "run"), splits())
     end = trainer._end_epoch

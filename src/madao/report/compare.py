@@ -23,6 +23,7 @@ _FREE = {
     "resume",
     "device",
     "tensorboard",
+    "checkpoint_every",
     "checkpoint_minutes",
     "data.root",
     "data.workers",

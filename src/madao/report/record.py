@@ -16,7 +16,8 @@ _POINTS = (200, 100, 50, 25, 12)
 _CURVE = ("train_loss", "train_error", "validation_error")
 _POLICY = ("selection", "application", "magnitude")
 # Where things lay and how they ran: not what was computed.
-_LEFT_OUT = ("out", "resume", "seed", "device", "tensorboard", "checkpoint_minutes", "data.root", "data.workers")
+_LEFT_OUT = {"out", "resume", "seed", "device", "tensorboard", "checkpoint_every", "checkpoint_minutes"}
+_LEFT_OUT |= {"data.root", "data.workers"}
 
 
 def record(

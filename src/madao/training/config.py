@@ -238,7 +238,8 @@ class TrainConfig:
         ema: Decay of an average of the weights that is evaluated in their place; 0 for none.
         test_with: Weights the test set sees: those of the last epoch, or the best on validation images.
         evaluate_every: Epochs between two evaluations on validation images.
-        checkpoint_minutes: Longest time between two checkpoints within an epoch; every epoch ends with one.
+        checkpoint_every: Epochs between two checkpoints. More than one where epochs are so short that writing is slow.
+        checkpoint_minutes: Longest time between two checkpoints.
         tensorboard: Write TensorBoard events.
         device: auto, cpu, cuda, or cuda:1.
         devices: Devices of this machine to share every batch, a process each. torchrun may start them instead.
@@ -263,6 +264,7 @@ class TrainConfig:
     ema: float = 0.0
     test_with: Literal["last", "best"] = "last"
     evaluate_every: int = 1
+    checkpoint_every: int = 1
     checkpoint_minutes: float = 10.0
     tensorboard: bool = True
     device: str = "auto"
@@ -274,7 +276,8 @@ class TrainConfig:
     resume: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "evaluate_every", "devices", "num_nodes"):
+        counts = ("epochs", "batch_size", "accumulate", "evaluate_every", "checkpoint_every", "devices", "num_nodes")
+        for name in counts:
             at_least(name, getattr(self, name), 1)
         at_least("checkpoint_minutes", self.checkpoint_minutes, 0)
         fraction("ema", self.ema)

@@ -39,8 +39,8 @@ OUTER = ("epoch", "step", *_NUMBERS, *_SIGNALS, "status", "applied")
 _TABLES = {"metrics.csv": METRICS, "timing.csv": TIMING, "outer.csv": OUTER}
 
 # What may differ when a run is resumed: where and how it runs, not what it computes.
-FREE = {"out", "resume", "device", "tensorboard", "checkpoint_minutes", "data.root", "data.workers", "data.decode"}
-FREE |= {"speed.kernels", "speed.graph", "speed.compile", "devices", "num_nodes"}
+FREE = {"out", "resume", "device", "tensorboard", "checkpoint_minutes", "data.root", "data.workers"}
+FREE |= {"data.decode", "checkpoint_every", "speed.kernels", "speed.graph", "speed.compile", "devices", "num_nodes"}
 # Corrupt images that are skipped leave another order where all are decoded at once, so that there data.memory counts.
 LOCK = "lock"
 

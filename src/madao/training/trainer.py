@@ -328,7 +328,8 @@ class Trainer:
             self.directory.keep_best(self._weights(score.error))
         self.totals.clear()
         self.meter.clear()
-        self._save()
+        if self.epoch % self.config.checkpoint_every == 0 or self.epoch == self.config.epochs:
+            self._save()
         self.console.epoch(row, self.config.epochs, rate, self.policy, timing["model_images_per_second"])
         self.console.advise(starved(timing, self.config.data, self.splits, self.device.type == "cuda"))
 
