@@ -269,6 +269,31 @@ def test_the_methods_benchmark_trains_its_cells(monkeypatch: pytest.MonkeyPatch)
     assert "selection" not in cells["standard 0"]
 
 
+def test_the_moco_benchmark_says_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = module(ROOT / "benchmarks" / "moco.py", monkeypatch)
+    for method, error in (("standard", 0.3), ("madao", 0.25)):
+        write_run(cell_path(tmp_path / "runs", method, 0), method, 0, epochs=3, error=error)
+    path = tmp_path / "moco-cifar10.json"
+    path.write_text(record(read_cells(tmp_path / "runs"), {}, {}))
+    commands: list[list[str]] = []
+
+    def madao(command: list[str]) -> str:
+        commands.append(command)
+        rate = float(command[-1]) if command[0] == "evaluate" else 0.0
+        return f"test linear error {20 + abs(rate - 3):.2f} % (2000 of 10000), loss 1.0"
+
+    monkeypatch.setattr(script, "_madao", madao)
+    monkeypatch.setattr(sys, "argv", ["moco.py", "--run", "--results", str(tmp_path), "--output", str(tmp_path)])
+    script.main()
+    assert read_plan(commands[0][1:]).base.task.name == "moco"
+    assert len(commands) == 1 + len(script.METHODS) * len(script.RATES)
+    table = script.table(json.loads(path.read_text())).splitlines()
+    assert table[2].startswith("| standard | 70.00 | 80.00 (rate 3) |")
+    assert table[3] == "| every operation alike | missing | missing | missing | missing | missing |"
+    assert table[4].startswith("| learned policy | 75.00 | 80.00 (rate 3) |")
+    assert (tmp_path / "moco.png").stat().st_size > 10_000
+
+
 ENTRIES = sorted(path for path in (ROOT / "benchmarks" / "paper").glob("*.py") if path.stem != "entries")
 
 

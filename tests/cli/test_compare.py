@@ -152,7 +152,11 @@ def test_the_same_command_trains_nothing_and_says_the_same(trained: Path, capsys
     before, table = written(trained), (trained / "table.json").read_text()
     arguments = ["--methods", "standard,randaugment", "--seeds", "2", "--search.trials", "2"]
     assert main(compare(trained, *arguments)) == 0
-    assert "standard     2" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "standard     2" in printed
+    assert "− standard" in printed
+    assert "− randaugment" in printed
+    assert "…" not in printed, "a line too long is better than one cut off"
     assert written(trained) == before
     assert (trained / "table.json").read_text() == table
 

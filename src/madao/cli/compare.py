@@ -297,8 +297,8 @@ def _show(table: Table) -> None:
         shown.add_column(heading, no_wrap=True)
     for line in lines(table):
         shown.add_row(*line)
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(shown, width=200)  # a line too long is better than one cut off
+    console = Console(highlight=False, soft_wrap=True, width=200)  # a line too long is better than one cut off
+    console.print(shown)
     console.print(note(table), markup=False)
 
 
