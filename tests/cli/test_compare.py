@@ -148,7 +148,10 @@ def test_the_record_can_be_published(trained: Path) -> None:
     assert len(record["search"]["trials"]) == 2
 
 
-def test_the_same_command_trains_nothing_and_says_the_same(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_command_trains_nothing_and_says_the_same(
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
     before, table = written(trained), (trained / "table.json").read_text()
     arguments = ["--methods", "standard,randaugment", "--seeds", "2", "--search.trials", "2"]
     assert main(compare(trained, *arguments)) == 0
