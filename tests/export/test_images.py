@@ -77,7 +77,7 @@ def test_the_file_without_madao_agrees_to_one_level(name: str, photographs: list
         for magnitude in MAGNITUDES:
             spec = single(name, magnitude, fill)
             module = load(spec, "python", tmp_path)
-            function, _, _, *values = module.STAGES[0][0]
+            function, _, _, *values, _ = module.STAGES[0][0]
             for image in kinds(photographs):
                 if not fits(fill, image):
                     continue

@@ -83,12 +83,13 @@ def test_the_file_that_needs_pillow_alone_has_the_law_of_the_image(tmp_path: Pat
         for stage, rows in enumerate(found):
             assert len(rows) == len(SPEC.operations)
             total = sum(row[1] for row in rows)
-            for function, share, chance, one_way, other_way in rows:
+            for function, share, chance, one_way, other_way, neutral in rows:
                 index = names[function.__name__]
                 operation, mu = SPEC.operations[index], magnitude[stage, number, index]
                 assert share / total == pytest.approx(float(selection[stage, number, index]), abs=0.01)
                 assert chance == pytest.approx(float(application[stage, number, index]), abs=0.01)
                 if operation.range is not None:
+                    assert neutral == operation.range[0]
                     span = abs(operation.range[1] - operation.range[0])
                     for way, sign in ((one_way, 1.0), (other_way, -1.0)):
                         expected = operation.value(mu, torch.tensor(sign))

@@ -81,7 +81,7 @@ def test_noise_at_the_edge(name: str, tmp_path: Path) -> None:
     for fill in (0.0, 1.0, 0.5, 0.3):
         spec = single(name, 0.77, fill)
         module = load(spec, "python", tmp_path)
-        function, _, _, *values = module.STAGES[0][0]
+        function, _, _, *values, _ = module.STAGES[0][0]
         for channels in (1, 3):
             image = torch.randint(0, 2, (channels, 13, 22), generator=generator, dtype=torch.uint8) * 255
             for sign, value in zip((1.0, -1.0), values, strict=True):

@@ -275,7 +275,8 @@ def test_files_with_classes_that_cannot_be(tmp_path: Path) -> None:
         ('"version": 2', '"version": 1', "the file: unknown field 'classes'"),
         ('"classes"', '"klasses"', "the field 'classes' is missing"),
         ('    "1": [', '    "0": [', "0: is there twice in one object"),
-        ('"version": 2', '"version": 4', "reads up to 3"),
+        ('"version": 2', '"version": 5', "reads up to 4"),
+        ('"version": 2', '"version": 4', "the field 'variation' is missing"),
     ):
         assert old in text
         with pytest.raises(PolicyFileError, match=message):

@@ -72,7 +72,7 @@ LEAST = {
 }
 ABOVE_ZERO = ("optimizer.restart", "optimizer.clip", "outer.scale", "outer.damping")
 BETWEEN = ("data.validation", "augment.scale")
-IN = ("augment.magnitude", "optimizer.label_smoothing", "ema")
+IN = ("augment.magnitude", "augment.variation", "optimizer.label_smoothing", "ema")
 BAD = [
     *((key, value) for key, least in LEAST.items() for value in (least - 1, least - 0.001, -math.inf, math.nan)),
     *((key, value) for key in ABOVE_ZERO for value in (0, -1, math.nan)),
@@ -88,6 +88,7 @@ GOOD = [
     *((key, 1 - 1e-9) for key in BETWEEN),
     *((key, value) for key in IN for value in (0, 0.5)),
     ("augment.magnitude", 1),
+    ("augment.variation", 1),
     ("augment.scale", 1),
 ]
 

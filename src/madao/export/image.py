@@ -118,10 +118,10 @@ class ImageAugmenter:
     @property
     def uniforms(self) -> int:
         """How many random numbers one image takes."""
-        return 3 * len(self.spec.stages)
+        return (4 if self.spec.variation else 3) * len(self.spec.stages)
 
     def steps(self, uniforms: Sequence[float], label: int | None = None, image: Tensor | None = None) -> Steps:
-        """A draw for one image from numbers that are uniform in [0, 1): three a stage.
+        """A draw for one image from numbers that are uniform in [0, 1): three a stage, four where magnitudes vary.
 
         Args:
             uniforms: The numbers.
@@ -133,12 +133,14 @@ class ImageAugmenter:
         else:
             which = self._row(label)
             ends, application, magnitude = self._cumulative[which], self._application[which], self._magnitude[which]
-        found = []
+        found, each = [], len(uniforms) // len(ends)
         for stage, cumulative in enumerate(ends):
-            first, second, third = uniforms[3 * stage : 3 * stage + 3]
+            first, second, third, *fourth = uniforms[each * stage : each * (stage + 1)]
             operation = bisect_right(cumulative, first)
             applied = second < application[stage][operation]
-            found.append(Step(operation, applied, magnitude[stage][operation], 1.0 if third < 0.5 else -1.0))
+            weaker = 1 - self.spec.variation * fourth[0] if fourth else 1.0
+            sign = 1.0 if third < 0.5 else -1.0
+            found.append(Step(operation, applied, weaker * magnitude[stage][operation], sign))
         return tuple(found)
 
     def sample(self, label: int | None = None, image: Tensor | Image.Image | None = None) -> Steps:

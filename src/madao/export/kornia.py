@@ -35,7 +35,7 @@ class PolicyTransform(GeometricAugmentationBase2D):
         """The draw: `choice`, `applied`, `magnitude` and `sign`, each `[B, stages]`."""
         count = min(1, batch_shape[0]) if self.same_on_batch else batch_shape[0]
         numbers = torch.rand(count, self.policy.uniforms, dtype=torch.float64, device=self.device)
-        stages = self.policy.uniforms // 3
+        stages = len(self.policy.spec.stages)
         if not count:
             empty = torch.zeros(0, stages)
             return {"choice": empty.long(), "applied": empty.bool(), "magnitude": empty, "sign": empty}

@@ -57,7 +57,7 @@ def law(image: Picture, seen: list, units: list, stages: list) -> list:  # type:
             )
             mu = sigmoid(magnitude)
             strengths = (neutral + mu * (way - neutral) for way in (one_way, other_way))
-            rows.append((operation, selection, sigmoid(application), *strengths))
+            rows.append((operation, selection, sigmoid(application), *strengths, neutral))
         most = max(row[1] for row in rows)
         found.append([(operation, math.exp(logit - most), *rest) for operation, logit, *rest in rows])
     return found

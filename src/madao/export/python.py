@@ -55,9 +55,10 @@ class PolicyTransform:
         steps = []
         for stage in {stages}:
             shares = [row[1] for row in stage]
-            operation, _, application, one_way, other_way = source.choices(stage, shares)[0]
+            operation, _, application, one_way, other_way, {neutral} = source.choices(stage, shares)[0]
             applied = source.random() < application
-            steps.append((operation, applied, one_way if source.random() < 0.5 else other_way))
+            strength = one_way if source.random() < 0.5 else other_way
+{weaker}            steps.append((operation, applied, strength))
         return steps
 
     def apply(self, image: Picture, steps: list[tuple]) -> Picture:
@@ -109,10 +110,12 @@ def source(spec: PolicySpec, module: str = "policy_python") -> str:
     levels = torch.tensor(spec.fill, dtype=torch.float32).mul(255).to(torch.uint8).reshape(-1).tolist()
     tuples = f"({', '.join(map(str, levels))}{',' if len(levels) == 1 else ''})"
     words = _BY_CLASS if spec.classes else _FOR_ALL if spec.network is None else _BY_IMAGE
+    words = words | (_VARIED if spec.variation else _ALIKE)
     head = _HEAD.format(module=module, imports=_imports(text), fill=tuples, label=words["{label}"])
     trailing = "," if len(moving) == 1 else ""
     law = _tables(spec) if spec.network is None else _looking_tables(spec, spec.network)
-    tables = f"{law}MOVING = ({', '.join(moving)}{trailing})\n"
+    variation = f"VARIATION = {spec.variation!r}  # how much weaker than in its row a strength may be\n"
+    tables = f"{law}{variation if spec.variation else ''}MOVING = ({', '.join(moving)}{trailing})\n"
     transform = _CLASS
     for place, word in words.items():
         transform = transform.replace(place, word)
@@ -145,9 +148,17 @@ _BY_IMAGE = {
 }
 
 
+_ALIKE = {"{neutral}": "_", "{weaker}": ""}
+_VARIED = {
+    "{neutral}": "neutral",
+    "{weaker}": " " * 12 + "strength = neutral + (1 - VARIATION * source.random()) * (strength - neutral)\n",
+}
+
+
 def _tables(spec: PolicySpec) -> str:
     what = (
-        "    # operation, how often it is drawn, how often it is then applied, and its two strengths, equally likely\n"
+        "    # operation, how often it is drawn, how often it is then applied, its two strengths, equally likely, and\n"
+        "    # the one that changes nothing\n"
     )
     if not spec.classes:
         return f"STAGES = [\n{what}{_stages(spec)}]\n"
@@ -227,6 +238,8 @@ def _row(operation: Operation, position: int, spec: PolicySpec, number: int) -> 
     entry = spec.stages[number][position]
     magnitude = spec.tensors()[2][number, position].item()
     # Nine digits: all of a float32, so that a threshold falls on the same side of a level as madao's.
-    one_way, other_way = (strength(operation, Step(position, True, magnitude, sign)).item() for sign in (1.0, -1.0))
+    of_ways = ((magnitude, 1.0), (magnitude, -1.0), (0.0, 1.0))
+    ways = [strength(operation, Step(position, True, *way)).item() for way in of_ways]
     name = pillow.FUNCTIONS[operation.name].__name__
-    return f"        ({name}, {entry.selection!r}, {entry.application!r}, {one_way:.9g}, {other_way:.9g}),\n"
+    strengths = ", ".join(f"{way:.9g}" for way in ways)
+    return f"        ({name}, {entry.selection!r}, {entry.application!r}, {strengths}),\n"

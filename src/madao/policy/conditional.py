@@ -43,7 +43,7 @@ class ClassPolicy(Policy):
         stages: How many operations in a row, K.
         shrinkage: λ, 0 for none.
         **settings: Those of `Policy`: `operations`, `limits`, `without`, `fill`, `temperature`,
-            `application_temperature`, `seed`.
+            `application_temperature`, `variation`, `seed`.
     """
 
     def __init__(
@@ -83,10 +83,11 @@ class ClassPolicy(Policy):
         """A policy that starts where a spec with classes stands and goes on learning.
 
         Args:
-            spec: Stages, operations, fill, classes and numbers.
+            spec: Stages, operations, fill, variation, classes and numbers.
             **settings: What a spec does not hold: `shrinkage`, `temperature`, `application_temperature`, `seed`.
         """
-        policy = cls(spec.classes, len(spec.stages), operations=spec.operations, fill=spec.fill, **settings)
+        kept: dict[str, Any] = {"operations": spec.operations, "fill": spec.fill, "variation": spec.variation}
+        policy = cls(spec.classes, len(spec.stages), **kept, **settings)
         policy._start_at(spec)
         return policy
 

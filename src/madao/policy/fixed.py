@@ -62,11 +62,12 @@ class FrozenPolicy(AugmentationPolicy):
         noise = sampling.gumbel_noise((*shape, len(self.operations)), generator)
         choice = sampling.categorical(law.of_each(law.selection), noise)
         uniform = torch.rand(shape, generator=generator, device=images.device)
+        sign = sampling.fair_signs(shape, generator)
         return Draw(
             choice=choice,
             applied=uniform < law.chosen(law.application, choice),
-            magnitude=law.chosen(law.magnitude, choice),
-            sign=sampling.fair_signs(shape, generator),
+            magnitude=sampling.varied(law.chosen(law.magnitude, choice), self._spec.variation, generator),
+            sign=sign,
         )
 
     def _law(self, condition: Tensor | None, count: int, device: torch.device) -> Law:
@@ -114,6 +115,7 @@ class Uniform(FrozenPolicy):
         application: Probability that a drawn operation is applied.
         magnitude: μ of every operation.
         fill: The colour geometric operations leave outside the image, in [0, 1].
+        variation: How much weaker than μ a draw may be, as of `Policy`.
         seed: Where the policy's own random numbers start.
     """
 
@@ -126,10 +128,12 @@ class Uniform(FrozenPolicy):
         application: float = START,
         magnitude: float = START,
         fill: Fill = 0.0,
+        variation: float = 0.0,
         seed: int = 0,
     ) -> None:
         chosen = choose(operations, limits, without)
-        super().__init__(_constant(chosen, stages, application, magnitude, fill), seed)
+        spec = _constant(chosen, stages, application, magnitude, fill)
+        super().__init__(dataclasses.replace(spec, variation=variation), seed)
 
 
 class RandAugment(FrozenPolicy):

@@ -13,7 +13,7 @@ from madao.policy import sampling
 from madao.policy.base import AugmentationPolicy
 from madao.policy.draw import Draw
 from madao.policy.law import Law
-from madao.policy.spec import PolicySpec, rounded_stages
+from madao.policy.spec import PolicySpec, check_variation, rounded_stages
 
 START_LOGIT = 0.5
 """Where probability and magnitude logits start: sigmoid(0.5) = 0.62."""
@@ -25,7 +25,8 @@ class Policy(AugmentationPolicy):
     For each image and each stage, independently: operation i ~ Categorical(π), applied with
     probability p_i, at magnitude μ_i, with a fair sign. π = softmax(`selection_logits`), p =
     sigmoid(`application_logits`), μ = sigmoid(`magnitude_logits`). The forward value is always such a hard
-    draw, in training as in use.
+    draw, in training as in use. With a variation v, which the paper does not have, the magnitude of each draw is
+    μ_i (1 − v U), U uniform in [0, 1): μ is then the strongest.
 
     Two ways to a gradient. `sample(relaxed=True)` gives draws that carry the paper's relaxed derivative: Gumbel-softmax
     through u_i / stop_gradient(u_i), a relaxed Bernoulli, the operation's own derivative in the magnitude.
@@ -40,6 +41,7 @@ class Policy(AugmentationPolicy):
         fill: The colour geometric operations leave outside the image, in [0, 1].
         temperature: τ of the relaxed selection.
         application_temperature: Temperature of the relaxed Bernoulli.
+        variation: v in [0, 1]: 0 for the paper's policy, 1 for any magnitude up to μ.
         seed: Where the policy's own random numbers start.
     """
 
@@ -52,6 +54,7 @@ class Policy(AugmentationPolicy):
         fill: Fill = 0.0,
         temperature: float = 0.05,
         application_temperature: float = 0.1,
+        variation: float = 0.0,
         seed: int = 0,
     ) -> None:
         super().__init__(choose(operations, limits, without), stages, fill, seed)
@@ -63,6 +66,7 @@ class Policy(AugmentationPolicy):
                 raise ValueError(f"{name} must be above 0, got {value!r}")
         self.temperature = temperature
         self.application_temperature = application_temperature
+        self.variation = check_variation(variation)
         count = len(self.operations)
         with_magnitude = [i for i, operation in enumerate(self.operations) if operation.has_magnitude]
         self.selection_logits = nn.Parameter(torch.zeros(stages, count))
@@ -115,11 +119,12 @@ class Policy(AugmentationPolicy):
             choice = sampling.categorical(logits, noise)
             switch = sampling.logistic_noise(shape, generator, dtype)
             gate = law.chosen(law.application, choice).to(dtype)
+            sign = sampling.fair_signs(shape, generator, dtype)
             return Draw(
                 choice=choice,
                 applied=sampling.bernoulli(gate, switch),
-                magnitude=law.chosen(law.magnitude, choice).to(dtype),
-                sign=sampling.fair_signs(shape, generator, dtype),
+                magnitude=sampling.varied(law.chosen(law.magnitude, choice).to(dtype), self.variation, generator),
+                sign=sign,
                 weight=sampling.relaxed_weight(logits, noise, choice, self.temperature) if relaxed else None,
                 gate=sampling.relaxed_gate(gate, switch, self.application_temperature) if relaxed else None,
             )
@@ -156,7 +161,7 @@ class Policy(AugmentationPolicy):
     def spec(self) -> PolicySpec:
         """The policy as it is now, as plain numbers in real units, for files and people."""
         stages = rounded_stages(self.operations, self.selection, self.application, self.magnitude)
-        return PolicySpec(operations=self.operations, stages=stages, fill=self.fill)
+        return PolicySpec(operations=self.operations, stages=stages, fill=self.fill, variation=self.variation)
 
     @classmethod
     def from_spec(cls, spec: PolicySpec, **settings: Any) -> "Policy":
@@ -165,7 +170,7 @@ class Policy(AugmentationPolicy):
         Probabilities of exactly 0 or 1 have no finite logit: they start at 10⁻⁶ from there.
 
         Args:
-            spec: Stages, operations, fill and numbers.
+            spec: Stages, operations, fill, variation and numbers.
             **settings: What a spec does not hold: `temperature`, `application_temperature`, `seed`.
         """
         if spec.classes or spec.network is not None:
@@ -174,7 +179,7 @@ class Policy(AugmentationPolicy):
                 f"this spec has more than one law: use {other}.from_spec(spec), or what is shared, "
                 "Policy.from_spec(spec.of_class(None))"
             )
-        policy = cls(len(spec.stages), spec.operations, fill=spec.fill, **settings)
+        policy = cls(len(spec.stages), spec.operations, fill=spec.fill, variation=spec.variation, **settings)
         policy._start_at(spec)
         return policy
 

@@ -40,7 +40,7 @@ class ImagePolicy(Policy):
         units: How many hidden units, H.
         shrinkage: λ, 0 for none.
         **settings: Those of `Policy`: `operations`, `limits`, `without`, `fill`, `temperature`,
-            `application_temperature`, `seed`.
+            `application_temperature`, `variation`, `seed`.
     """
 
     looks = True
@@ -115,13 +115,14 @@ class ImagePolicy(Policy):
         """A policy that starts where a spec with a network stands and goes on learning.
 
         Args:
-            spec: Stages, operations, fill, network and numbers.
+            spec: Stages, operations, fill, variation, network and numbers.
             **settings: What a spec does not hold: `shrinkage`, `temperature`, `application_temperature`, `seed`.
         """
         if spec.network is None:
             raise ValueError("this policy has no network: it is the same for all images; use Policy.from_spec")
         units = len(spec.network.bias)
-        policy = cls(len(spec.stages), units, operations=spec.operations, fill=spec.fill, **settings)
+        kept: dict[str, Any] = {"operations": spec.operations, "fill": spec.fill, "variation": spec.variation}
+        policy = cls(len(spec.stages), units, **kept, **settings)
         policy._start_at(spec)
         return policy
 

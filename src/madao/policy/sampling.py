@@ -26,6 +26,17 @@ def fair_signs(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.
     return coins.to(dtype).mul_(2).sub_(1)
 
 
+def varied(magnitude: Tensor, variation: float, generator: torch.Generator) -> Tensor:
+    """μ (1 − v U), U uniform: every strength from (1 − v) μ to μ is equally likely, and carries μ's derivative.
+
+    Without variation nothing is drawn.
+    """
+    if not variation:
+        return magnitude
+    uniform = torch.rand(magnitude.shape, generator=generator, dtype=magnitude.dtype, device=magnitude.device)
+    return magnitude * (1 - variation * uniform)
+
+
 def categorical(logits: Tensor, noise: Tensor) -> Tensor:
     """Index i = argmax(logits + Gumbel noise), a draw from softmax(logits). `[..., n]` → `[...]`."""
     return (logits + noise).argmax(-1)

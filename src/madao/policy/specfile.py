@@ -14,14 +14,15 @@ from madao.policy.network import Network, Numbers, Outputs
 T = TypeVar("T")
 
 FORMAT = "madao-policy"
-VERSION = 3
-"""Version 2 has classes, version 3 a network. A policy with neither is written as version 1, for older madaos too."""
+VERSION = 4
+"""Version 2 has classes, 3 a network, 4 a variation, and one of these perhaps. A policy with none of them is written as
+version 1, for older madaos too."""
 
 Row = tuple[float, float, float | None]
 """Selection, application and magnitude of one operation in one stage."""
 
-Contents = tuple[tuple[Operation, ...], list[list[Row]], Fill, dict[str, list[list[Row]]], Network | None]
-"""Operations, for each stage a row per operation, fill, the stages of each class by its name, and the network."""
+Contents = tuple[tuple[Operation, ...], list[list[Row]], Fill, dict[str, list[list[Row]]], Network | None, float]
+"""Operations, for each stage a row per operation, fill, the stages of each class by its name, network and variation."""
 
 
 class PolicyFileError(ValueError):
@@ -34,10 +35,12 @@ def write(
     fill: Fill,
     classes: Mapping[str, Sequence[Sequence[Row]]],
     network: Network | None,
+    variation: float = 0.0,
 ) -> str:
     """The JSON text, one operation a line."""
-    version = 3 if network is not None else 2 if classes else 1
-    head = json.dumps({"format": FORMAT, "version": version, "fill": fill}, indent=2)[:-2]
+    version = 4 if variation else 3 if network is not None else 2 if classes else 1
+    more = {"variation": variation} if variation else {}
+    head = json.dumps({"format": FORMAT, "version": version, "fill": fill, **more}, indent=2)[:-2]
     declared = _lines({operation.name: _describe(operation) for operation in operations}, 2)
     text = f'{head},\n  "operations": {declared},\n  "stages": {_stages(operations, stages, 2)}'
     if classes:
@@ -129,8 +132,9 @@ def _read(data: Any) -> Contents:
             f"version: the file has version {version} and this madao reads up to {VERSION}; upgrade madao, or save the "
             "policy again with this one"
         )
-    newer = {1: (), 2: ("classes",), 3: ("network",)}[version]
-    _check_members("the file", data, required=("format", "version", "fill", "operations", "stages", *newer))
+    newer = {1: (), 2: ("classes",), 3: ("network",), 4: ("variation",)}[version]
+    required = ("format", "version", "fill", "operations", "stages", *newer)
+    _check_members("the file", data, required, optional=("classes", "network") if version == VERSION else ())
     declared, classes = data["operations"], data.get("classes", {})
     _check_members("operations", declared, optional=None)
     operations = tuple(_read_operation(name, description) for name, description in declared.items())
@@ -141,6 +145,7 @@ def _read(data: Any) -> Contents:
         _read_fill(data["fill"]),
         {name: _read_stages(f"classes.{name}", operations, part, _read_number) for name, part in classes.items()},
         _read_network(operations, data["network"]) if "network" in data else None,
+        _read_number("variation", data.get("variation", 0.0)),
     )
 
 

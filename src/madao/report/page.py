@@ -153,7 +153,8 @@ def _policy_table(policy: PolicySpec) -> str:
             part = 100 * entry.selection / most
             cells.append(
                 f'<td class="share" style="--part: {part:.1f}%">{100 * entry.selection:.1f} %</td>'
-                f"<td>{100 * entry.application:.0f} %</td><td>{_e(strength(operation, entry.magnitude))}</td>"
+                f"<td>{100 * entry.application:.0f} %</td>"
+                f"<td>{_e(strength(operation, entry.magnitude, policy.variation))}</td>"
             )
         rows.append(f"<tr><td>{_e(operation.name)}</td>{''.join(cells)}</tr>")
     return (

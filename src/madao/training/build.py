@@ -308,7 +308,8 @@ def build_policy(config: AugmentConfig, classes: tuple[str, ...] | None, seed: i
 
     Where classes are not known yet (None) it is good for finding mistakes in the configuration.
     """
-    chosen: dict[str, Any] = {"limits": config.limits, "without": config.without, "seed": seed}
+    chosen: dict[str, Any] = {"limits": config.limits, "without": config.without, "variation": config.variation}
+    chosen["seed"] = seed
     try:
         match config.method:
             case "standard":

@@ -123,6 +123,8 @@ class AugmentConfig:
         without: Operations to leave out, for madao and uniform.
         condition: What the policy of madao depends on: none; class, a policy for each class with a part they share;
             or image, a policy for each image by what it shows.
+        variation: How much weaker than its magnitude an operation of madao and uniform may be drawn: 0 for always as
+            strong (the paper's), 1 for anything up to it.
         shrinkage: How strongly the policy of each class or image is held to what they share; 0 for not at all.
         crop: Standard crop: pad (shifted by up to `padding` pixels), resized (a random part, scaled), none.
         padding: Pixels of the shift.
@@ -138,6 +140,7 @@ class AugmentConfig:
     limits: dict[str, float] = dataclasses.field(default_factory=dict)
     without: list[str] = dataclasses.field(default_factory=list)
     condition: Literal["none", "class", "image"] = "none"
+    variation: float = 0.0
     shrinkage: float = 0.1
     crop: Literal["pad", "resized", "none"] = "pad"
     padding: int = 4
@@ -153,8 +156,9 @@ class AugmentConfig:
             raise UserError(f"--augment.condition belongs to the method madao, got {self.method}")
         at_least("augment.padding", self.padding, 0)
         at_least("augment.cutout", self.cutout, 0)
-        if not 0 <= self.magnitude <= 1:
-            raise UserError(f"--augment.magnitude must lie in [0, 1], got {self.magnitude}")
+        for name in ("magnitude", "variation"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"--augment.{name} must lie in [0, 1], got {getattr(self, name)}")
         if not 0 < self.scale <= 1:
             raise UserError(f"--augment.scale must be above 0 and at most 1, got {self.scale}")
 
