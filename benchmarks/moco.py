@@ -4,7 +4,8 @@
     python benchmarks/moco.py --run --root data --jobs 3   # trains what is missing, and measures it
 
 `--run` is `madao compare --recipe cifar10-moco-resnet18`, whose error is that of the nearest neighbours, and then
-`madao evaluate --protocol linear` of each run, by several learning rates. What comes after `--jobs` goes to the former.
+`madao evaluate --protocol linear` of each run, at the learning rate that validation images choose. Other options go to
+the former.
 """
 
 import argparse
@@ -32,23 +33,27 @@ def run(path: Path, arguments: argparse.Namespace, more: list[str]) -> None:
     train = ["compare", "--recipe", RECIPE, "--data.root", arguments.root, "--methods", ",".join(METHODS)]
     train += ["--seeds", "0,", "--out", str(arguments.runs), "--export", str(path), "--jobs", str(arguments.jobs)]
     _madao([*train, *more])
-    # No crops: features are computed once.
-    linear = ["--protocol", "linear", "--linear.augment", "false", "--root", arguments.root]
-    commands = {
-        (method, rate): ["evaluate", str(arguments.runs / method / "0"), *linear, "--linear.lr", str(rate)]
-        for method in METHODS
-        for rate in RATES
-    }
-    found: dict[str, dict[str, float]] = {method: {} for method in METHODS}
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        outputs = dict(zip(commands, pool.map(_madao, commands.values()), strict=True))
-    for (method, rate), printed in outputs.items():
-        error = re.search(r"test linear error ([\d.]+) %", printed)
-        if error is None:
-            raise SystemExit(f"madao evaluate printed {printed!r}")
-        found[method][f"{rate:g}"] = float(error[1]) / 100
+        found = dict(zip(METHODS, pool.map(lambda method: linear(method, arguments), METHODS), strict=True))
     results = json.loads(path.read_text())
     path.write_text(_with(results, found))
+
+
+def linear(method: str, arguments: argparse.Namespace) -> dict[str, float]:
+    """The linear classifier's test error, at the rate that is best on validation images."""
+
+    def error(split: str, rate: float) -> float:
+        # No crops: features are computed once.
+        settings = ["--protocol", "linear", "--linear.augment", "false", "--linear.lr", f"{rate:g}", "--split", split]
+        printed = _madao(["evaluate", str(arguments.runs / method / "0"), "--root", arguments.root, *settings])
+        found = re.search(rf"{split} linear error ([\d.]+) %", printed)
+        if found is None:
+            raise SystemExit(f"madao evaluate printed {printed!r}")
+        return float(found[1]) / 100
+
+    errors = {rate: error("validation", rate) for rate in RATES}
+    best = min(errors, key=lambda rate: errors[rate])
+    return {"rate": best, "validation_error": errors[best], "test_error": error("test", best)}
 
 
 def _madao(command: list[str]) -> str:
@@ -61,25 +66,24 @@ def _madao(command: list[str]) -> str:
     return result.stdout
 
 
-def _with(results: dict[str, Any], linear: dict[str, dict[str, float]]) -> str:
+def _with(results: dict[str, Any], measured: dict[str, dict[str, float]]) -> str:
     """A line a cell."""
-    head = {key: value for key, value in results.items() if key != "cells"} | {"linear": linear}
+    head = {key: value for key, value in results.items() if key != "cells"} | {"linear": measured}
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
     cells = ",\n".join(f"{json.dumps(name)}: {json.dumps(cell)}" for name, cell in results["cells"].items())
     return "{\n" + ",\n".join([*lines, f'"cells": {{\n{cells}\n}}']) + "\n}\n"
 
 
 def table(results: dict[str, Any]) -> str:
-    """Test accuracies, contrastive loss, time and memory; the linear classifier's best rate beside its accuracy."""
+    """Test accuracies, contrastive loss, time and memory; the linear classifier's rate beside its accuracy."""
     rows = ["| | k-NN accuracy, % | linear accuracy, % | training loss | minutes | MiB |", "| --- |" + " --- |" * 5]
     for method, name in METHODS.items():
         cell = results["cells"].get(f"{method} 0")
         if cell is None:
             rows.append(f"| {name} |" + " missing |" * 5)
             continue
-        rates = results.get("linear", {}).get(method, {})
-        rate, error = min(rates.items(), key=lambda item: item[1], default=("", None))
-        linear = "missing" if error is None else f"{100 * (1 - error):.2f} (rate {rate})"
+        found = results.get("linear", {}).get(method)
+        linear = "missing" if found is None else f"{100 * (1 - found['test_error']):.2f} (rate {found['rate']:g})"
         knn, loss = 100 * (1 - cell["test_error"]), cell["curve"]["train_loss"][-1]
         rows.append(
             f"| {name} | {knn:.2f} | {linear} | {loss:.3f} | {cell['minutes']:.1f} | {cell['memory_mib']:.0f} |"
@@ -104,7 +108,9 @@ def figure(results: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--run", action="store_true", help="train what is missing")
     parser.add_argument("--root", default="data", help="where CIFAR-10 lies")
     parser.add_argument("--runs", type=Path, default=Path("runs/moco"), help="where runs go")
@@ -112,6 +118,8 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results", help="where the record is")
     parser.add_argument("--output", type=Path, default=ROOT / "docs/images", help="where the figure goes")
     arguments, more = parser.parse_known_args()
+    if any(word.startswith("--seeds") for word in more):
+        parser.error("the benchmark has one seed, 0; for others: madao compare")
     path = arguments.results / "moco-cifar10.json"
     if more and not arguments.run:
         parser.error(f"unknown: {' '.join(more)}; settings of madao compare go with --run")

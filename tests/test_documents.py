@@ -279,19 +279,26 @@ def test_the_moco_benchmark_says_what_there_is(tmp_path: Path, monkeypatch: pyte
 
     def madao(command: list[str]) -> str:
         commands.append(command)
-        rate = float(command[-1]) if command[0] == "evaluate" else 0.0
-        return f"test linear error {20 + abs(rate - 3):.2f} % (2000 of 10000), loss 1.0"
+        if command[0] == "compare":
+            return ""
+        split, rate = command[command.index("--split") + 1], float(command[command.index("--linear.lr") + 1])
+        assert split == "validation" or rate == 3, "test images choose nothing"
+        return f"{split} linear error {20 + abs(rate - 3):.2f} % (2000 of 10000), loss 1.0"
 
     monkeypatch.setattr(script, "_madao", madao)
     monkeypatch.setattr(sys, "argv", ["moco.py", "--run", "--results", str(tmp_path), "--output", str(tmp_path)])
     script.main()
     assert read_plan(commands[0][1:]).base.task.name == "moco"
-    assert len(commands) == 1 + len(script.METHODS) * len(script.RATES)
+    assert len(commands) == 1 + len(script.METHODS) * (len(script.RATES) + 1)
     table = script.table(json.loads(path.read_text())).splitlines()
     assert table[2].startswith("| standard | 70.00 | 80.00 (rate 3) |")
     assert table[3] == "| every operation alike | missing | missing | missing | missing | missing |"
     assert table[4].startswith("| learned policy | 75.00 | 80.00 (rate 3) |")
     assert (tmp_path / "moco.png").stat().st_size > 10_000
+    for wrong in (["--out", "x"], ["--run", "--seeds", "3"]):
+        monkeypatch.setattr(sys, "argv", ["moco.py", *wrong])
+        with pytest.raises(SystemExit):
+            script.main()
 
 
 ENTRIES = sorted(path for path in (ROOT / "benchmarks" / "paper").glob("*.py") if path.stem != "entries")

@@ -12,6 +12,7 @@ compile side by side, which takes each of them longer; what counts runs when all
 """
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import statistics
@@ -159,13 +160,15 @@ def measure(
     epochs = [dict(zip(names, map(_number, line.split(",")), strict=True)) for line in lines[1:]]
     counted = epochs[arguments.warm :]
     seconds = statistics.median(float(epoch["seconds"] or 0) for epoch in counted)
-    steps = int(epochs[1]["step"] or 0) - int(epochs[0]["step"] or 0)
+    every = row.get("outer", DEFAULT)["every"]
+    ends = [int(epoch["step"] or 0) // every for epoch in epochs]
+    outer_steps = statistics.median(b - a for a, b in itertools.pairwise(ends[arguments.warm - 1 :]))
     outer = statistics.median(float(epoch["outer_seconds"] or 0) for epoch in counted)
     peaks = [max(float(epoch["memory_mib"] or 0), float(epoch["outer_memory_mib"] or 0)) for epoch in epochs]
     return {
         "seconds_per_epoch": seconds,
         "outer_seconds_per_epoch": outer,
-        "outer_milliseconds_per_step": 1000 * outer / max(steps // row.get("outer", DEFAULT)["every"], 1),
+        "outer_milliseconds_per_step": 1000 * outer / max(outer_steps, 1),
         "first_epoch_seconds": epochs[0]["seconds"],
         "peak_while_recording_mib": max(peaks[: arguments.warm]),
         "peak_mib": max(peaks[arguments.warm :]),

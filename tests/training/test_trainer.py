@@ -16,6 +16,7 @@ from torch import Tensor
 
 from madao.data import Pixels
 from madao.policy import Policy, PolicySpec
+from madao.tasks import Score
 from madao.training import checkpoint
 from madao.training.build import METHODS, Splits
 from madao.training.config import AugmentConfig, DataConfig, ModelConfig, OptimizerConfig, OuterConfig, TrainConfig
@@ -381,26 +382,26 @@ def test_killed_between_the_row_of_an_epoch_and_its_checkpoint_the_row_comes_onc
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
-def test_checkpoints_may_be_epochs_apart_and_the_last_epoch_has_one(
+def test_checkpoints_may_be_epochs_apart_but_what_is_best_has_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = splits()
-    Trainer(settings(tmp_path / "whole", epochs=5), data).fit()
-    config = settings(tmp_path / "run", epochs=5, checkpoint_every=2)
-    trainer, saved = Trainer(config, data), []
-    save = trainer._save
+    errors = (0.5, 0.6, 0.7, 0.4, 0.8, 0.9, 0.9)
+    monkeypatch.setattr(Trainer, "_score", lambda self, images: Score(1.0, errors[self.epoch - 1], 8))
+    data, saved, save = splits(), [], Trainer._save
+    Trainer(settings(tmp_path / "whole", epochs=7), data).fit()
+    config = settings(tmp_path / "run", epochs=7, checkpoint_every=3)
 
-    def noted() -> None:
+    def noted(trainer: Trainer) -> None:
         saved.append(trainer.epoch)
-        save()
-        if trainer.epoch == 5:
-            raise KeyboardInterrupt
+        save(trainer)
 
-    monkeypatch.setattr(trainer, "_save", noted)
-    with pytest.raises(KeyboardInterrupt):
-        trainer.fit()
-    assert saved == [2, 4, 5]
-    (tmp_path / "run" / "checkpoints" / "last.pt").unlink()  # as if killed in the last epoch
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_save", noted)
+        Trainer(config, data).fit()
+    assert saved == [1, 3, 4, 6, 7]
+    assert torch.load(tmp_path / "run/checkpoints/best.pt", weights_only=True)["epoch"] == 4
+    (tmp_path / "run/checkpoints/last.pt").unlink()  # as if killed in the last epoch
+    (tmp_path / "run/result.json").unlink()
     Trainer(dataclasses.replace(config, resume=True), data).fit()
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 

@@ -90,7 +90,9 @@ class SplitBatchNorm(nn.BatchNorm2d):
             return super().forward(images)
         if len(images) % self.splits:
             raise ModelError(f"a batch of {len(images)} images cannot be split into {self.splits} parts of one size")
-        return self._by_channels(images) if images.is_contiguous() else self._as_it_lies(images)
+        # Compiled it is one pass however images lie in memory, and channels last, as GPUs want them, stay last. Not
+        # compiled it would keep four times as much for the gradient.
+        return self._as_it_lies(images) if torch.compiler.is_compiling() else self._by_channels(images)
 
     def _by_channels(self, images: Tensor) -> Tensor:
         """Parts as if they were channels."""
@@ -107,32 +109,19 @@ class SplitBatchNorm(nn.BatchNorm2d):
         return result.reshape(images.shape)
 
     def _as_it_lies(self, images: Tensor) -> Tensor:
-        """The same where channels come last in memory, as they do on a GPU: nothing is turned over, and it compiles."""
-        exact = torch.promote_types(images.dtype, self.weight.dtype)
-        apart = images.unflatten(0, (-1, self.splits)).to(exact)
+        """The same by its definition."""
+        apart = images.unflatten(0, (-1, self.splits)).to(torch.promote_types(images.dtype, torch.float32))
         var, mean = torch.var_mean(apart, (0, 3, 4), correction=0, keepdim=True)
         weight, bias = self.weight[:, None, None], self.bias[:, None, None]
-        result = (apart - mean) * (weight * torch.rsqrt(var + self.eps)) + bias
+        result: Tensor = (apart - mean) * (weight * torch.rsqrt(var + self.eps)) + bias
         count = apart[:, 0, 0].numel()
-        self._run_on(mean.mean((0, 1, 3, 4)), var.mean((0, 1, 3, 4)) * (count / (count - 1)))
-        normal: Tensor = result.flatten(0, 1).to(images.dtype)
-        return normal
-
-    @torch.no_grad()
-    def _run_on(self, mean: Tensor, var: Tensor) -> None:
-        """Let running statistics follow those of a batch.
-
-        By `F.batch_norm`, given two images of these statistics: outer steps, in which statistics stay as they are, put
-        another function in its place.
-        """
-        half = torch.sqrt(var / 2)
-        F.batch_norm(
-            torch.stack([mean - half, mean + half]),
-            self.running_mean,
-            self.running_var,
-            training=True,
-            momentum=self.momentum or 0.0,
-        )
+        with torch.no_grad():
+            assert self.running_mean is not None
+            assert self.running_var is not None
+            self.running_mean.lerp_(mean.mean((0, 1, 3, 4)).to(self.running_mean), self.momentum or 0.0)
+            unbiased = var.mean((0, 1, 3, 4)) * (count / (count - 1))
+            self.running_var.lerp_(unbiased.to(self.running_var), self.momentum or 0.0)
+        return result.flatten(0, 1).to(images.dtype)
 
 
 def split_norms(encoder: Encoder, splits: int) -> Encoder:

@@ -242,7 +242,8 @@ class TrainConfig:
         ema: Decay of an average of the weights that is evaluated in their place; 0 for none.
         test_with: Weights the test set sees: those of the last epoch, or the best on validation images.
         evaluate_every: Epochs between two evaluations on validation images.
-        checkpoint_every: Epochs between two checkpoints. More than one where epochs are so short that writing is slow.
+        checkpoint_every: Epochs between two checkpoints, for epochs shorter than the writing. What is best on
+            validation images so far has one in any case: resumed before it, a run may have another best.
         checkpoint_minutes: Longest time between two checkpoints.
         tensorboard: Write TensorBoard events.
         device: auto, cpu, cuda, or cuda:1.

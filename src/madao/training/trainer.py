@@ -323,12 +323,13 @@ class Trainer:
         record_policy(self.directory, self.policy, self.epoch, self.step)
         if self.events is not None:
             self.events.write(self.step, {**row, **timing}, self.policy, None if learning is None else learning.last)
-        if score is not None and (self.best is None or score.error < self.best[0]):
+        better = score is not None and (self.best is None or score.error < self.best[0])
+        if score is not None and better:
             self.best = (score.error, self.epoch)
             self.directory.keep_best(self._weights(score.error))
         self.totals.clear()
         self.meter.clear()
-        if self.epoch % self.config.checkpoint_every == 0 or self.epoch == self.config.epochs:
+        if better or self.epoch % self.config.checkpoint_every == 0 or self.epoch == self.config.epochs:
             self._save()
         self.console.epoch(row, self.config.epochs, rate, self.policy, timing["model_images_per_second"])
         self.console.advise(starved(timing, self.config.data, self.splits, self.device.type == "cuda"))
