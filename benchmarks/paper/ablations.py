@@ -20,8 +20,10 @@ ROWS = {
     "pulled": "deflated, drawn back to the start",
     "strength": "deflated, how often and how strongly, all operations alike",
     "averaged": "deflated, at averaged weights",
+    "varied": "deflated, any strength up to the learned one",
+    "uniform-varied": "no learning, any strength up to that at the start",
 }
-OWN = ("gauss-newton", "pulled", "strength", "averaged")
+OWN = ("gauss-newton", "pulled", "strength", "averaged", "varied", "uniform-varied")
 ENTRIES = [
     TABLE1[0].only("madao", "uniform", "deflated"),
     Entry("cifar10-wrn-28-2", ("influence", "identity", "random-sign", *OWN), "-ablations"),

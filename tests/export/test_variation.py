@@ -24,7 +24,7 @@ def test_strengths_lie_evenly_below_the_strongest(target: str, tmp_path: Path) -
         json_draws(write(SPEC, target, tmp_path)) if target == "json" else TARGETS[target](load(SPEC, target, tmp_path))
     )
     assert len(draws) == COUNT
-    parts, positive = [], []
+    parts, positive, signed = [], [], []
     for number, stage in enumerate(SPEC.stages):
         for operation, entry in zip(SPEC.operations, stage, strict=True):
             if operation.range is None or entry.magnitude is None:
@@ -36,22 +36,24 @@ def test_strengths_lie_evenly_below_the_strongest(target: str, tmp_path: Path) -
             parts.append(np.abs(strengths))
             if operation.signed:
                 positive.append(strengths > 0)
+                signed.append(np.abs(strengths))
             else:
                 assert (strengths >= 0).all()
     assert stats.kstest(np.concatenate(parts)[:COUNT], "uniform", (0.4, 0.6)).pvalue > 1e-3
     signs = np.concatenate(positive)
     assert close(signs.sum(), len(signs), 0.5)
+    assert abs(np.corrcoef(signs, np.concatenate(signed))[0, 1]) < 0.04, "neither knows of the other"
 
 
 def test_one_image_is_drawn_for_as_a_batch_is() -> None:
     engine = ImageAugmenter(SPEC)
     assert engine.uniforms == 12
     assert ImageAugmenter(uneven()).uniforms == 9
-    uniforms = [0.5, 0.0, 0.0, 0.25] * 3
-    varied, plain = engine.steps(uniforms), ImageAugmenter(uneven()).steps([0.5, 0.0, 0.0] * 3)
-    for one, other in zip(varied, plain, strict=True):
-        assert one[:2] == other[:2]
-        assert one.magnitude == pytest.approx(other.magnitude * (1 - 0.6 * 0.25))
+    for first in np.linspace(0.05, 0.95, 10):
+        varied = engine.steps([first, 0.0, 0.7, 0.25] * 3)
+        for one, other in zip(varied, ImageAugmenter(uneven()).steps([first, 0.0, 0.7] * 3), strict=True):
+            assert (*one[:2], one.sign) == (*other[:2], other.sign)
+            assert one.magnitude == pytest.approx(other.magnitude * (1 - 0.6 * 0.25))
     image = torch.randint(0, 256, (3, 16, 16), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     batch = FrozenPolicy(SPEC).apply(image[None], engine.draw([varied]))
     assert torch.equal(engine.apply(image, varied), batch[0])

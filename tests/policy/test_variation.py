@@ -6,6 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
+from madao.cli import main
 from madao.policy import ClassPolicy, FrozenPolicy, ImagePolicy, Policy, PolicySpec, Uniform, load_policy, sampling
 from madao.policy.base import AugmentationPolicy
 from madao.policy.specfile import PolicyFileError
@@ -88,3 +89,11 @@ def test_mistakes() -> None:
         assert old in text
         with pytest.raises(PolicyFileError, match=message):
             PolicySpec.loads(text.replace(old, new))
+
+
+@pytest.mark.parametrize("method", ["madao", "uniform"])
+def test_a_run_has_it(method: str, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    settings = ["--epochs=1", "--batch_size=256", "--tensorboard=false", "--device=cpu", f"--augment.method={method}"]
+    assert main(["train", *settings, "--augment.variation=0.5", f"--out={out}"]) == 0
+    assert PolicySpec.load(out / "policy.json").variation == 0.5
