@@ -134,7 +134,7 @@ def _read(data: Any) -> Contents:
         )
     newer = {1: (), 2: ("classes",), 3: ("network",), 4: ("variation",)}[version]
     required = ("format", "version", "fill", "operations", "stages", *newer)
-    _check_members("the file", data, required, optional=("classes", "network") if version == VERSION else ())
+    _check_members("the file", data, required, optional=("classes", "network") if version >= 4 else ())
     declared, classes = data["operations"], data.get("classes", {})
     _check_members("operations", declared, optional=None)
     operations = tuple(_read_operation(name, description) for name, description in declared.items())
