@@ -10,7 +10,7 @@ demo: .venv/.installed
 	$(BIN)/madao demo
 
 test: .venv/.installed-test
-	$(BIN)/python -m pytest -n auto -m "not slow" --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n auto -m "not slow" --dist loadfile
 
 test-slow: .venv/.installed-test
 	$(BIN)/python -m pytest -m slow

@@ -16,12 +16,6 @@ hypothesis.settings.load_profile("patient")
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # else it asks the network for its newest version as it is imported
 torch.set_num_threads(1)
-# Whole files go to one process each, in this order: those that take a minute first, lest the others wait for one.
-_LONGEST = ("test_launching.py", "test_parallel.py", "test_kernels.py", "test_documents.py", "test_traced.py")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in _LONGEST)  # stable: else as they were
 
 
 @pytest.fixture(scope="session")
