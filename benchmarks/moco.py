@@ -20,6 +20,7 @@ from typing import Any
 
 from madao.report.chart import Chart, Panel, Series
 from madao.report.figures import write_figures
+from madao.report.record import record
 
 ROOT = Path(__file__).parents[1]
 RECIPE = "cifar10-moco-resnet18"
@@ -36,7 +37,8 @@ def run(path: Path, arguments: argparse.Namespace, more: list[str]) -> None:
     with ThreadPoolExecutor(arguments.jobs) as pool:
         found = dict(zip(METHODS, pool.map(lambda method: linear(method, arguments), METHODS), strict=True))
     results = json.loads(path.read_text())
-    path.write_text(_with(results, found))
+    about = {key: value for key, value in results.items() if key not in ("search", "settings", "cells")}
+    path.write_text(record({}, {**about, "linear": found}, {}, results))
 
 
 def linear(method: str, arguments: argparse.Namespace) -> dict[str, float]:
@@ -64,14 +66,6 @@ def _madao(command: list[str]) -> str:
     if result.returncode:
         raise SystemExit(result.returncode)
     return result.stdout
-
-
-def _with(results: dict[str, Any], measured: dict[str, dict[str, float]]) -> str:
-    """A line a cell."""
-    head = {key: value for key, value in results.items() if key != "cells"} | {"linear": measured}
-    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
-    cells = ",\n".join(f"{json.dumps(name)}: {json.dumps(cell)}" for name, cell in results["cells"].items())
-    return "{\n" + ",\n".join([*lines, f'"cells": {{\n{cells}\n}}']) + "\n}\n"
 
 
 def table(results: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ def waited_for(path: Path, process: subprocess.Popen[str]) -> None:
 
 def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    process = started(*train(out, "--epochs=5", "--devices=2"))
+    process = started(*train(out, "--epochs=8", "--devices=2"))
     waited_for(out / "checkpoints" / "last.pt", process)
     os.killpg(process.pid, signal.SIGINT)
     output = ended(process)
@@ -37,10 +37,10 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
     assert process.returncode == 0, output
     assert output.count("test error") == 1
     rows = (out / "metrics.csv").read_text().splitlines()[1:]
-    assert [int(row.split(",")[0]) for row in rows] == list(range(1, 6))
+    assert [int(row.split(",")[0]) for row in rows] == list(range(1, 9))
     result = Result.load(out)
     assert result is not None
-    assert result.validation_error < 0.8  # of ten classes: it went on learning
+    assert result.validation_error < 0.6
 
 
 def children(pid: int) -> list[int]:

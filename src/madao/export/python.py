@@ -201,11 +201,11 @@ def _looking_row(operation: Operation, position: int, spec: PolicySpec, number: 
     entry, mu = spec.stages[number][position], spec.tensors(torch.float64)[2][number, position].item()
     more = torch.tensor([entry.application, mu], dtype=torch.float64).logit()
     logits = math.log(entry.selection), *more.clamp(-100, 100).tolist()  # 100 is for sure
-    ways = [strength(operation, Step(position, True, *way)).item() for way in ((0.0, 1.0), (1.0, 1.0), (1.0, -1.0))]
+    strengths = _strengths(operation, (0.0, 1.0), (1.0, 1.0), (1.0, -1.0))
     none = (0.0,) * len(outputs.selection)
     added = "".join(f"{_list(values or none, 16)},\n" for values in outputs)
     name = pillow.FUNCTIONS[operation.name].__name__
-    first = f"{name}, ({', '.join(f'{logit:.9g}' for logit in logits)}), {', '.join(f'{way:.9g}' for way in ways)}"
+    first = f"{name}, ({', '.join(f'{logit:.9g}' for logit in logits)}), {strengths}"
     return f"        (\n            {first},\n            (\n{added}            ),\n        ),\n"
 
 
@@ -237,9 +237,14 @@ def _stage(spec: PolicySpec, number: int) -> str:
 def _row(operation: Operation, position: int, spec: PolicySpec, number: int) -> str:
     entry = spec.stages[number][position]
     magnitude = spec.tensors()[2][number, position].item()
-    # Nine digits: all of a float32, so that a threshold falls on the same side of a level as madao's.
-    of_ways = ((magnitude, 1.0), (magnitude, -1.0), (0.0, 1.0))
-    ways = [strength(operation, Step(position, True, *way)).item() for way in of_ways]
     name = pillow.FUNCTIONS[operation.name].__name__
-    strengths = ", ".join(f"{way:.9g}" for way in ways)
+    strengths = _strengths(operation, (magnitude, 1.0), (magnitude, -1.0), (0.0, 1.0))
     return f"        ({name}, {entry.selection!r}, {entry.application!r}, {strengths}),\n"
+
+
+def _strengths(operation: Operation, *ways: tuple[float, float]) -> str:
+    """At magnitudes and signs, in the operation's own unit.
+
+    With nine digits, all of a float32, so that a threshold falls on the same side of a level as madao's.
+    """
+    return ", ".join(f"{strength(operation, Step(0, True, *way)).item():.9g}" for way in ways)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from madao.policy.law import Law, rows_of_labels
-from madao.policy.learned import Policy
+from madao.policy.learned import Policy, settings_of
 from madao.policy.spec import PolicySpec, rounded_stages
 
 SHRINKAGE = 0.1
@@ -86,8 +86,7 @@ class ClassPolicy(Policy):
             spec: Stages, operations, fill, variation, classes and numbers.
             **settings: What a spec does not hold: `shrinkage`, `temperature`, `application_temperature`, `seed`.
         """
-        kept: dict[str, Any] = {"operations": spec.operations, "fill": spec.fill, "variation": spec.variation}
-        policy = cls(spec.classes, len(spec.stages), **kept, **settings)
+        policy = cls(spec.classes, len(spec.stages), **settings_of(spec), **settings)
         policy._start_at(spec)
         return policy
 

@@ -179,7 +179,7 @@ class Policy(AugmentationPolicy):
                 f"this spec has more than one law: use {other}.from_spec(spec), or what is shared, "
                 "Policy.from_spec(spec.of_class(None))"
             )
-        policy = cls(len(spec.stages), spec.operations, fill=spec.fill, variation=spec.variation, **settings)
+        policy = cls(len(spec.stages), **settings_of(spec), **settings)
         policy._start_at(spec)
         return policy
 
@@ -226,3 +226,8 @@ class Policy(AugmentationPolicy):
                     f"the policy's {name} are not finite ({parameter.detach().flatten().tolist()[:4]} …): an "
                     "update went wrong; load the last good state, and lower the policy's learning rate"
                 )
+
+
+def settings_of(spec: PolicySpec) -> dict[str, Any]:
+    """What a spec says of the policy it is of, beside its stages and their numbers."""
+    return {"operations": spec.operations, "fill": spec.fill, "variation": spec.variation}

@@ -12,7 +12,7 @@ from madao.ops.checks import check_images
 from madao.policy.conditional import SHRINKAGE, pulled
 from madao.policy.features import CENTRES, KINDS, NAMES, SCALES, features, of_kinds
 from madao.policy.law import Law, rows_of_features
-from madao.policy.learned import Policy
+from madao.policy.learned import Policy, settings_of
 from madao.policy.network import Layers, Network, Outputs
 from madao.policy.spec import PolicySpec, six
 
@@ -121,8 +121,7 @@ class ImagePolicy(Policy):
         if spec.network is None:
             raise ValueError("this policy has no network: it is the same for all images; use Policy.from_spec")
         units = len(spec.network.bias)
-        kept: dict[str, Any] = {"operations": spec.operations, "fill": spec.fill, "variation": spec.variation}
-        policy = cls(len(spec.stages), units, **kept, **settings)
+        policy = cls(len(spec.stages), units, **settings_of(spec), **settings)
         policy._start_at(spec)
         return policy
 
