@@ -237,7 +237,7 @@ def test_ctrl_c_is_no_traceback_even_while_torch_is_imported(
             if name == "madao.data.errors":
                 raise KeyboardInterrupt
 
-    monkeypatch.delitem(sys.modules, "madao.data.errors")
+    monkeypatch.delitem(sys.modules, "madao.data.errors", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
     assert main(["recipes"]) == 130
     assert capsys.readouterr().err == "madao: stopped\n"

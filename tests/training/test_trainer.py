@@ -19,7 +19,15 @@ from madao.policy import Policy, PolicySpec
 from madao.tasks import Score
 from madao.training import checkpoint
 from madao.training.build import METHODS, Splits
-from madao.training.config import AugmentConfig, DataConfig, ModelConfig, OptimizerConfig, OuterConfig, TrainConfig
+from madao.training.config import (
+    AugmentConfig,
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    OuterConfig,
+    SpeedConfig,
+    TrainConfig,
+)
 from madao.training.errors import UserError
 from madao.training.interrupt import Interrupted
 from madao.training.state import restore
@@ -233,6 +241,13 @@ def test_the_best_checkpoint_is_the_one_of_the_lowest_validation_error(tmp_path:
     assert result.validation_error == min(errors)
     assert result.epoch == 1 + errors.index(min(errors))
     assert checkpoint.read(trainer.directory.best)["epoch"] == result.epoch
+
+
+def test_cudnn_times_convolutions_where_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    for wanted in (True, False):
+        Trainer(settings(tmp_path / str(wanted), speed=SpeedConfig(benchmark=wanted)), splits())
+        assert torch.backends.cudnn.benchmark == wanted
 
 
 def test_half_precision_trains(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ _FREE = {
     "data.memory",
     "speed.kernels",
     "speed.graph",
+    "speed.benchmark",
     "speed.compile",
 }
 _METHOD = ("augment.", "outer.")

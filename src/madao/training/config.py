@@ -216,11 +216,14 @@ class SpeedConfig:
         graph: Record inner and outer steps as CUDA graphs, which spares the host its launches.
         compile: Compile the model, and the outer step, by torch.compile: takes a minute or two, then steps are faster
             still. By default for runs of at least 10,000 steps.
+        benchmark: Let cuDNN time its convolutions and take the fastest, where it would guess. Runs of one seed may then
+            differ by rounding.
     """
 
     kernels: bool = True
     graph: bool = True
     compile: bool | None = None
+    benchmark: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The run directory: everything a run leaves behind, and the same files whether or not it was interrupted."""
 
 import csv
+import dataclasses
 import importlib.metadata
 import io
 import json
@@ -17,7 +18,7 @@ from madao.training import checkpoint
 from madao.training.atomic import replacing
 from madao.training.checkpoint import Checkpoints
 from madao.training.commit import commit
-from madao.training.config import Plain, TrainConfig, as_plain, from_plain
+from madao.training.config import Plain, SpeedConfig, TrainConfig, as_plain, from_plain
 from madao.training.errors import UserError
 
 METRICS = (
@@ -40,7 +41,8 @@ _TABLES = {"metrics.csv": METRICS, "timing.csv": TIMING, "outer.csv": OUTER}
 
 # What may differ when a run is resumed: where and how it runs, not what it computes.
 FREE = {"out", "resume", "device", "tensorboard", "checkpoint_minutes", "data.root", "data.workers"}
-FREE |= {"data.decode", "checkpoint_every", "speed.kernels", "speed.graph", "speed.compile", "devices", "num_nodes"}
+FREE |= {"data.decode", "checkpoint_every", "devices", "num_nodes"}
+FREE |= {f"speed.{field.name}" for field in dataclasses.fields(SpeedConfig)}
 # Corrupt images that are skipped leave another order where all are decoded at once, so that there data.memory counts.
 LOCK = "lock"
 

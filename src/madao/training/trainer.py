@@ -70,6 +70,7 @@ class Trainer:
         self.config = config
         device = pick_device(config.device)
         self.autocast = set_precision(config.precision, device)
+        torch.backends.cudnn.benchmark = config.speed.benchmark
         let_segments_grow(device)
         self.fabric = launched(device, config.devices, config.num_nodes, self.autocast is not None)
         self.ranks, self.device = Ranks.current(), self.fabric.device
@@ -88,8 +89,7 @@ class Trainer:
             # What convolutions in half precision want: otherwise every one of them turns its inputs over and back.
             self.network.to(memory_format=torch.channels_last)
         self.optimizer = build_optimizer(config.optimizer, self.network, self.device)
-        # Where a graph can read it.
-        self._rate_on_device = torch.zeros((), device=self.device) if self.device.type == "cuda" else None
+        self._rate_on_device = torch.zeros((), device=self.device) if self.device.type == "cuda" else None  # for graphs
         self.meter = Meter(self.device, reads=not self.splits.in_memory)
         self.model, stepper = self.fabric.setup(self.network, self.optimizer)
         self.policy = build_policy(config.augment, self.splits.classes, config.seed)
