@@ -81,13 +81,25 @@ def test_one_seed_has_no_interval_and_a_method_no_difference_to_itself(folder: P
 def test_what_is_missing_is_said(folder: Path) -> None:
     table = tabulate(read_cells(folder), {"uniform": [0, 1], "standard": [0, 3]}, 0.3)
     assert [(row.method, row.missing) for row in table.rows][:2] == [("uniform", [0, 1]), ("standard", [3])]
-    assert lines(table)[0] == ["uniform", "0 of 2", "–", "–", "–", "–", "–"]
+    assert lines(table)[0] == ["uniform", "0 of 2", "–", "–", "–", "–", "–", "–"]
     assert lines(table)[1][1] == "4 of 5"
     text = markdown(table)
     assert text.startswith("| method | seeds | test error, % |")
     assert "magnitude: 0.3" in text
     assert plain(table)["rows"][0]["mean"] is None
     json.dumps(plain(table), allow_nan=False)
+
+
+def test_a_column_of_differences_for_each_control_that_is_there(folder: Path, tmp_path: Path) -> None:
+    assert headings(tabulate(read_cells(folder), SEEDS))[3:5] == ["− standard", "− randaugment"]
+    for seed, (alike, learned) in enumerate([(0.04, 0.03), (0.05, 0.03)]):
+        write_run(cell_path(tmp_path, "uniform", seed), "uniform", seed, 2, error=alike)
+        write_run(cell_path(tmp_path, "madao", seed), "madao", seed, 2, error=learned)
+    table = tabulate(read_cells(tmp_path), {"uniform": [0, 1], "madao": [0, 1]})
+    assert headings(table)[2:] == ["test error, %", "− uniform", "minutes", "MiB"]
+    assert [line[3] for line in lines(table)] == ["–", "−1.50 ± 6.35"]
+    assert {len(line) for line in lines(table)} == {len(headings(table))}
+    assert "| − uniform |" in markdown(table)
 
 
 def test_only_the_magnitude_that_was_chosen_counts(folder: Path, tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 from madao.report.compare import Difference, Interval, difference, interval
 from madao.report.run import ReportError, Run, read_run
 
-REFERENCES = ("standard", "randaugment")
+REFERENCES = ("standard", "uniform", "randaugment")
+"""What a method has to beat: nothing beyond crops, every operation alike, one strength for all."""
 SEARCH = "search.json"
 TUNED = "randaugment"
-_FIELDS = ("method", "seeds", "error, %", "− standard", "− randaugment", "minutes", "MiB")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,20 +171,22 @@ def plain(table: Table) -> dict[str, Any]:
 
 def headings(table: Table) -> list[str]:
     """Of the columns."""
-    return [table.measure + name.removeprefix("error") if name.startswith("error") else name for name in _FIELDS]
+    differences = [f"− {name}" for name in _references(table)]
+    return ["method", "seeds", f"{table.measure}, %", *differences, "minutes", "MiB"]
 
 
 def lines(table: Table) -> list[list[str]]:
     """The rows as text, in percent."""
-    found = []
+    found, references = [], _references(table)
     for row in table.rows:
+        differences = [row.differences[name] for name in references]
         there, wanted = len(row.errors), len(row.errors) + len(row.missing)
         found.append(
             [
                 row.method,
                 f"{there} of {wanted}" if row.missing else str(there),
                 _percent(row.error),
-                *(_percent(None if d is None else d.mean, signed=True) for d in row.differences.values()),
+                *(_percent(None if d is None else d.mean, signed=True) for d in differences),
                 "–" if row.minutes is None else f"{row.minutes:.1f}",
                 "–" if row.memory is None else f"{row.memory:.0f}",
             ]
@@ -200,8 +202,15 @@ def note(table: Table) -> str:
 
 def markdown(table: Table) -> str:
     """The table for documents."""
-    rows = [headings(table), ["---"] * len(_FIELDS), *lines(table)]
+    named = headings(table)
+    rows = [named, ["---"] * len(named), *lines(table)]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + f"\n\n{note(table)}\n"
+
+
+def _references(table: Table) -> list[str]:
+    """Those that are in the table."""
+    methods = {row.method for row in table.rows}
+    return [name for name in REFERENCES if name in methods]
 
 
 def _known(found: Difference) -> Difference | None:
