@@ -30,6 +30,8 @@ from madao.report.figures import write_figures
 ROOT = Path(__file__).parents[2]
 VARIANTS = Path(__file__).parent / "variants.yaml"
 SEEDS = 3
+SHORT = 60
+"""Epochs of what would take too long by the recipe: figures 3 and 7, and what the paper does not have."""
 WARMUP = 20.0
 """Epochs, in all of the recipes."""
 _SIGNAL = 128
@@ -43,20 +45,25 @@ class Entry:
     Attributes:
         recipe: Its name.
         methods: Of `madao compare`, variants.yaml among them.
-        part: Of the file's name, where a recipe has several.
+        epochs: Where it is not the recipe's schedule; warm-up is then as much shorter.
     """
 
     recipe: str
     methods: Sequence[str]
-    part: str = ""
+    epochs: int | None = None
 
     def only(self, *methods: str) -> "Entry":
         """Some of its methods."""
         return dataclasses.replace(self, methods=methods)
 
+    @property
+    def name(self) -> str:
+        """Of its record and of the folder of its runs."""
+        return self.recipe if self.epochs is None else f"{self.recipe}-{self.epochs}"
+
     def path(self, results: Path) -> Path:
         """The record of its cells."""
-        return results / f"paper-{self.recipe}{self.part}.json"
+        return results / f"paper-{self.name}.json"
 
     def cells(self, results: Path) -> dict[str, dict[int, dict[str, Any]]]:
         """What there is, by method and seed."""
@@ -64,9 +71,10 @@ class Entry:
             return {}
         record = json.loads(self.path(results).read_text())
         recipe = yaml.safe_load(recipe_path(self.recipe).read_text())
-        for key in ("epochs", "batch_size"):  # a rehearsal is no result
-            if record["settings"].get(key) != recipe[key]:
-                raise SystemExit(f"{self.path(results)} has cells whose {key} is not the recipe's {recipe[key]}")
+        wanted = {"epochs": self.epochs or recipe["epochs"], "batch_size": recipe["batch_size"]}
+        for key, value in wanted.items():  # a rehearsal is no result
+            if record["settings"].get(key) != value:
+                raise SystemExit(f"{self.path(results)} has cells whose {key} is not {value}, as it should be")
         found: dict[str, dict[int, dict[str, Any]]] = {}
         for name, cell in record["cells"].items():
             method = name.rsplit(" ", 1)[0]
@@ -85,11 +93,15 @@ class Entry:
 
     def commands(self, results: Path, root: str) -> list[list[str]]:
         """What makes the cells that are missing, and no others, should the runs of those be gone."""
+        shorter = []
+        if self.epochs is not None:
+            whole = yaml.safe_load(recipe_path(self.recipe).read_text())["epochs"]
+            shorter = ["--epochs", str(self.epochs), "--outer.warmup", f"{WARMUP * self.epochs / whole:g}"]
         return [
             [
                 *("compare", "--recipe", self.recipe, "--data.root", root, "--methods", ",".join(methods)),
                 *("--variants", str(VARIANTS), "--seeds", ",".join(map(str, seeds)) + "," * (len(seeds) == 1)),
-                *("--out", f"runs/paper/{self.recipe}", "--export", str(self.path(results))),
+                *("--out", f"runs/paper/{self.name}", "--export", str(self.path(results)), *shorter),
             ]
             for seeds, methods in self.missing(results).items()
         ]
@@ -102,6 +114,8 @@ TABLE1 = [
     Entry("cifar100-wrn-28-2", SMALL),
     Entry("svhn-wrn-28-2", [method for method in SMALL if not method.startswith("autoaugment")]),
 ]
+SHORTER = Entry("cifar10-wrn-28-2", (), SHORT)
+"""What has a shorter schedule; its scripts say which methods they need."""
 TABLE3 = [Entry(f"{data}-resnet18", FINE) for data in ("flowers102", "oxford-pets", "fgvc-aircraft", "stanford-cars")]
 
 
@@ -144,7 +158,7 @@ def what_is_missing(entries: Sequence[Entry], results: Path, root: str) -> list[
     found = []
     for entry in entries:
         for seeds, methods in entry.missing(results).items():
-            found.append(f"missing of {entry.recipe}: {', '.join(methods)} (seeds {', '.join(map(str, seeds))})")
+            found.append(f"missing of {entry.name}: {', '.join(methods)} (seeds {', '.join(map(str, seeds))})")
         commands = [shlex.join(["madao", *command]) for command in entry.commands(results, root)]
         found += [f"  {command}".replace(f"{ROOT}/", "") for command in commands]
     return found
