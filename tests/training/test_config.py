@@ -43,6 +43,7 @@ FULL = TrainConfig(
 )
 LEAST = {
     "data.size": 1,
+    "data.images": 1,
     "data.workers": 0,
     "data.memory": 0,
     "augment.stages": 1,

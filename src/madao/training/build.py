@@ -172,10 +172,23 @@ def load_splits(config: DataConfig) -> Splits:
 
 
 def _set_aside(dataset: Dataset, config: DataConfig) -> tuple[Images, Images, Tensor | None]:
+    """What is trained on, what the policy learns from, and which of the training images the latter are."""
+    used = _used(dataset, config)
     if dataset.validation is not None:
-        return dataset.train, dataset.validation, None
-    kept, aside = stratified(dataset.train.labels, config.validation, config.split_seed, dataset.classes)
-    return dataset.train.subset(kept), dataset.train.subset(aside), aside
+        return dataset.train if config.images is None else dataset.train.subset(used), dataset.validation, None
+    kept, aside = stratified(dataset.train.labels[used], config.validation, config.split_seed, dataset.classes)
+    return dataset.train.subset(used[kept]), dataset.train.subset(used[aside]), used[aside]
+
+
+def _used(dataset: Dataset, config: DataConfig) -> Tensor:
+    """Which of the training images are used at all."""
+    count = len(dataset.train)
+    wanted = count if config.images is None else config.images
+    if wanted > count:
+        raise UserError(f"--data.images must be at most {count}, which is all there are, got {wanted}")
+    if wanted == count:
+        return torch.arange(count)
+    return stratified(dataset.train.labels, wanted / count, config.split_seed, dataset.classes)[1]
 
 
 def _in_memory(images: Images, config: DataConfig) -> tuple[Images, int]:

@@ -22,8 +22,9 @@ class DataConfig:
         root: The folder that holds the data set, the .npz file, or shards as in 'train-{000..146}.tar'.
         download: Fetch the data set if it is not there.
         size: Side of what the model sees. By default the data set's own; 224 for files.
+        images: Use only so many of the training images, of each class its share. By default all.
         validation: Part of the training images set aside to choose by, where the data set has no such split.
-        split_seed: Which images are set aside.
+        split_seed: Which images are used and set aside.
         workers: Processes that decode images. By default one a core, at most four.
         decode: Who decodes images that are read while training: workers, or gpu (JPEG files, by nvJPEG, so that
             workers only read; where it cannot, workers do).
@@ -38,6 +39,7 @@ class DataConfig:
     root: str | None = None
     download: bool = False
     size: int | None = None
+    images: int | None = None
     validation: float = 0.1
     split_seed: int = 0
     workers: int | None = None
@@ -48,6 +50,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         at_least("data.size", self.size, 1)
+        at_least("data.images", self.images, 1)
         at_least("data.workers", self.workers, 0)
         at_least("data.memory", self.memory, 0)
         if not 0 < self.validation < 1:

@@ -1,0 +1,67 @@
+"""Which images a run trains on, and which are set aside."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from madao.data import Pixels
+from madao.training.build import Splits, load_splits
+from madao.training.config import DataConfig
+from madao.training.errors import UserError
+
+COUNTS = (40, 20, 20)
+"""Training images of each class."""
+
+
+def written(folder: Path, validation: bool = False) -> Path:
+    """Images that tell their number: of the training images the brightness, of validation images 200 and more."""
+    labels = np.repeat(np.arange(3), COUNTS)
+    images = np.broadcast_to(np.arange(80, dtype=np.uint8)[:, None, None], (80, 8, 8))
+    arrays = {"x_train": images, "y_train": labels}
+    if validation:
+        arrays |= {"x_val": images[:6] + 200, "y_val": np.arange(6) % 3}
+    np.savez(folder / "data.npz", **arrays)  # type: ignore[arg-type]  # numpy's own stub takes the names for options
+    return folder / "data.npz"
+
+
+def splits(root: Path, images: int | None, seed: int = 0) -> Splits:
+    return load_splits(DataConfig(root=str(root), images=images, validation=0.2, split_seed=seed))
+
+
+def numbers(images: object) -> list[int]:
+    assert isinstance(images, Pixels)
+    return images.images[:, 0, 0, 0].tolist()
+
+
+@pytest.mark.parametrize("validation", [False, True])
+def test_of_each_class_its_share_is_used(validation: bool, tmp_path: Path) -> None:
+    found = splits(written(tmp_path, validation), 20)
+    used = numbers(found.train) if validation else sorted(numbers(found.train) + numbers(found.validation))
+    assert len(set(used)) == 20
+    assert torch.bincount(torch.bucketize(torch.tensor(used), torch.tensor([39, 59]))).tolist() == [10, 5, 5]
+    assert len(found.train) == (20 if validation else 16)
+    if validation:
+        assert numbers(found.validation) == [200, 201, 202, 203, 204, 205]
+        assert found.validation_indices is None
+
+
+def test_what_is_set_aside_is_told_by_its_place_among_all_images(tmp_path: Path) -> None:
+    root = written(tmp_path)
+    for images in (None, 80, 20):
+        found = splits(root, images)
+        assert found.validation_indices is not None
+        assert found.validation_indices.tolist() == numbers(found.validation)
+    assert numbers(splits(root, None).train) == numbers(splits(root, 80).train)
+
+
+def test_the_seed_decides_which(tmp_path: Path) -> None:
+    root = written(tmp_path, validation=True)
+    assert numbers(splits(root, 20).train) == numbers(splits(root, 20).train)
+    assert numbers(splits(root, 20).train) != numbers(splits(root, 20, seed=1).train)
+
+
+def test_more_than_there_are(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--data\.images must be at most 80, which is all there are, got 81"):
+        splits(written(tmp_path), 81)
