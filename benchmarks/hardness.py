@@ -18,6 +18,7 @@ import argparse
 import dataclasses
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from measure import environment, write
 
-from madao import Policy
+from madao import Draw, Policy
 from madao.cli.demo import demo_config
 from madao.data import Pixels
 from madao.hypergrad import ConjugateGradient, Deflated, ForwardOverReverse, PureModel, vector
@@ -63,15 +64,31 @@ class Network:
         found: Vector = torch.func.grad(lambda p: self.losses(p, inputs, labels).mean())(tuple(self.params.values()))
         return found
 
-    def influences(self, direction: Vector, inputs: Tensor, labels: Tensor) -> Tensor:
-        """⟨q, ∇θ ℓ_b⟩ of every image."""
+    def influences(self, direction: Vector, inputs: Tensor, labels: Tensor, part: int = 2000) -> Tensor:
+        """⟨q, ∇θ ℓ_b⟩ of every image, so many at a time."""
         point = tuple(self.params.values())
         return torch.cat(
             [
                 torch.func.jvp(lambda *p, x=x, y=y: self.losses(p, x, y), point, direction)[1]
-                for x, y in zip(inputs.split(2000), labels.split(2000), strict=True)
+                for x, y in zip(inputs.split(part), labels.split(part), strict=True)
             ]
         )
+
+    def deflated(self, v: Vector, batches: Sequence[tuple[Tensor, Tensor]]) -> Vector:
+        """What is left of v without its part along the gradients of these batches."""
+        gradients = [self.gradient(*batch) for batch in batches]
+        rows = torch.stack([vector.flat(gradient) for gradient in gradients[1:]])
+        unit = (rows / rows.norm(dim=1, keepdim=True)).bfloat16()  # as they are remembered
+        return Deflated(len(gradients)).solve(v, gradients[0], unit).vector
+
+
+def by_operation(influence: Tensor, draw: Draw, policy: Policy) -> dict[str, float]:
+    """Mean of what each operation was applied to, less that of all, in deviations of a single image's."""
+    centred = (influence - influence.mean()) / influence.std()
+    return {
+        operation.name: float(centred[((draw.choice == index) & draw.applied).any(0)].mean())
+        for index, operation in enumerate(policy.operations)
+    }
 
 
 def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> dict[str, Any]:
@@ -104,10 +121,7 @@ def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> d
 
     def deflated(count: int, size: int) -> Vector:
         """Take `count` gradients of `size` images each out of v."""
-        gradients = [network.gradient(*some(size)) for _ in range(count)]
-        rows = torch.stack([vector.flat(gradient) for gradient in gradients[1:]])
-        unit = (rows / rows.norm(dim=1, keepdim=True)).bfloat16()  # as they are remembered
-        return Deflated(count).solve(v, gradients[0], unit).vector
+        return network.deflated(v, [some(size) for _ in range(count)])
 
     curvature = ForwardOverReverse().gauss_newton(network, tuple(network.params.values()), large)
     directions: dict[str, Vector] = {
@@ -124,12 +138,7 @@ def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> d
         directions[name], residuals[name] = solution.vector, float(solution.norms[-1] / solution.norms[0])
     rows: dict[str, Any] = {}
     for name, direction in directions.items():
-        influence = network.influences(direction, inputs, labels)
-        centred = (influence - influence.mean()) / influence.std()
-        rows[name] = {
-            operation.name: float(centred[((draw.choice == index) & draw.applied).any(0)].mean())
-            for index, operation in enumerate(policy.operations)
-        }
+        rows[name] = by_operation(network.influences(direction, inputs, labels), draw, policy)
     cosine = float(F.cosine_similarity(vector.flat(v), vector.flat(gradient), dim=0))
     return {"cosine_of_v_and_training_gradient": cosine, "residuals": residuals, "influence": rows}
 

@@ -10,6 +10,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -249,6 +250,46 @@ def module(path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
     return loaded
+
+
+def test_the_worth_of_operations_is_what_errors_were_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = module(ROOT / "benchmarks" / "worth.py", monkeypatch)
+    true = {name: index - 6.5 for index, name in enumerate(script.OPERATIONS)}  # points, which sum to 0
+    generator, cells = np.random.default_rng(0), {}
+    for pair in range(40):
+        first = script.half(pair)
+        for which, without in (("a", [name for name in true if name not in first]), ("b", first)):
+            points = sum(true[name] for name in true if name not in without)
+            cells[f"{pair} {which}"] = {"without": without, "test_error": 0.5 - points / 100}
+    assert max(error for _, error in script.worth(cells).values()) < 1e-9
+    assert {name: worth for name, (worth, _) in script.worth(cells).items()} == pytest.approx(true)
+    for cell in cells.values():
+        cell["test_error"] += generator.normal() / 100
+    off = [(worth - true[name]) / error for name, (worth, error) in script.worth(cells).items()]
+    assert 0.5 < np.std(off) < 1.7, "as far off as the standard errors say"
+    assert script.worth({key: cells[key] for key in ("0 a", "0 b")}) == {}
+    look = {"100": {"v": true, "against": {name: -worth for name, worth in true.items()}}}
+    ranks = script.summary({**cells, "all 0": {"influence": look}})["rank_correlation"]
+    assert (ranks["v, epoch 100"]["value"], ranks["against, epoch 100"]["value"]) == pytest.approx((1, -1), abs=0.2)
+
+
+@pytest.mark.slow
+def test_the_worth_benchmark_trains_and_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def generated(source: Source) -> Dataset:
+        numbers = torch.Generator().manual_seed(0)
+        pixels = torch.randint(0, 256, (2000, 3, 32, 32), dtype=torch.uint8, generator=numbers)
+        images = Pixels(pixels, torch.arange(2000) % 10)
+        return Dataset("cifar10", tuple("0123456789"), images, None, images.subset(torch.arange(10)), flip=True)
+
+    script = module(ROOT / "benchmarks" / "worth.py", monkeypatch)
+    monkeypatch.setitem(DATASETS, "cifar10", generated)
+    monkeypatch.setattr(script, "COPIES", 1)
+    cell = script.train([], 0, 1, "data", (1,))
+    assert cell["without"] == []
+    assert [*cell["influence"]] == ["1"]
+    for row in cell["influence"]["1"].values():
+        assert [*row] == script.OPERATIONS
+        assert all(np.isfinite(value) for value in row.values())
 
 
 def test_the_moco_benchmark_says_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,194 @@
+"""What each operation is worth at the end of training on few photos, and whether its influence says so on the way.
+
+    python benchmarks/worth.py --root FOLDER [--pairs 21] [--seeds 3] [--jobs 2] [--output FILE]
+
+CIFAR-10, 1,000 training images and as many for validation, WideResNet-10-2, 100 epochs; four minutes of one core each.
+
+The truth needs no gradient. Trainings in pairs of one seed: seven operations at random, all alike, and the other seven.
+What an operation is worth is the least-squares share it has in the difference of test errors.
+
+Its influence is taken in trainings under all fourteen alike, at some epochs, as in `hardness.py`: along v; without 16
+gradients of batches, as `Deflated` has it; without 128 gradients of eight images. Printed is the rank correlation of
+what is influential and what is worth something. What is in the output already is not run again.
+"""
+
+import argparse
+import itertools
+import random
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+
+sys.path.insert(0, str(Path(__file__).parent / "speed"))
+from cells import Cell, complete
+from hardness import Network, by_operation
+
+from madao import Policy, Uniform
+from madao.data import Pixels
+from madao.hypergrad import PureModel
+from madao.training.config import AugmentConfig, DataConfig, ModelConfig, TrainConfig
+from madao.training.trainer import Trainer
+
+ROOT = Path(__file__).parents[1]
+OPERATIONS = [operation.name for operation in Uniform().operations]
+EPOCHS = 100
+COPIES = 6
+"""Draws of every training image whose influence is taken."""
+_PART = 250
+"""Images a pass."""
+
+
+def half(pair: int) -> list[str]:
+    """Half of the operations, another for each pair; one after the other, so that more pairs add to those there are."""
+    generator = random.Random(0)
+    return [generator.sample(OPERATIONS, len(OPERATIONS) // 2) for _ in range(pair + 1)][-1]
+
+
+def settings(root: str, folder: str, without: list[str], seed: int, epochs: int) -> TrainConfig:
+    """Of one training."""
+    return TrainConfig(
+        data=DataConfig(name="cifar10", root=root, images=2000, validation=0.5),
+        model=ModelConfig("wrn-10-2"),
+        augment=AugmentConfig(method="uniform", without=without, flip=True, cutout=16),
+        epochs=epochs,
+        batch_size=64,
+        precision="bf16",
+        evaluate_every=epochs,
+        checkpoint_every=epochs,
+        tensorboard=False,
+        device="cpu",
+        seed=seed,
+        out=str(Path(folder) / "run"),
+    )
+
+
+class Watched(Trainer):
+    """Keeps the weights of some epochs."""
+
+    def __init__(self, config: TrainConfig, title: str, epochs: tuple[int, ...] = ()) -> None:
+        super().__init__(config, title=title)
+        self.kept: dict[int, dict[str, torch.Tensor]] = {}
+        self._wanted = epochs
+
+    def _end_epoch(self) -> None:
+        super()._end_epoch()
+        if self.epoch in self._wanted:
+            self.kept[self.epoch] = {name: value.clone() for name, value in self.network.state_dict().items()}
+
+
+def train(without: list[str], seed: int, epochs: int, root: str, looks: tuple[int, ...] = ()) -> Cell:
+    """A training, and the influence of every operation at some of its epochs."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        config = settings(root, folder, without, seed, epochs)
+        trainer = Watched(config, f"{len(OPERATIONS) - len(without)} operations, seed {seed}", looks)
+        result = trainer.fit()
+    found: Cell = {"without": without, "test_error": result.test_error, "test_loss": result.test_loss}
+    for epoch, weights in trainer.kept.items():
+        trainer.network.load_state_dict(weights)
+        found.setdefault("influence", {})[str(epoch)] = influences(trainer)
+    return found
+
+
+def influences(trainer: Trainer) -> dict[str, dict[str, float]]:
+    """Of every operation, along every q."""
+    network = Network(
+        PureModel(trainer.network, "eval"), {k: p.detach().clone() for k, p in trainer.network.named_parameters()}
+    )
+    images, validation, standard = trainer.splits.train, trainer.splits.validation, trainer.standard
+    assert isinstance(images, Pixels)
+    assert isinstance(validation, Pixels)
+    policy, generator = Policy(seed=1), torch.Generator().manual_seed(trainer.config.seed)
+    pixels, labels = images.images.repeat(COPIES, 1, 1, 1), images.labels.repeat(COPIES)
+    with torch.no_grad():
+        placed = standard.sample(pixels, generator)
+        cropped = standard.before(pixels, placed).float() / 255
+        draw = policy.sample(cropped, generator)
+        inputs = standard.after(policy.apply(cropped, draw), placed)
+        again = standard.after(policy.apply(cropped, policy.sample(cropped, generator)), placed)
+    v = network.gradient(standard.normalise(validation.images), validation.labels)
+
+    def some(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        chosen = torch.randperm(len(again), generator=generator)[:count]
+        return again[chosen], labels[chosen]
+
+    directions = {
+        "v": v,
+        "without 16 gradients of 64": network.deflated(v, [some(64) for _ in range(16)]),
+        "without 128 gradients of 8": network.deflated(v, [some(8) for _ in range(128)]),
+    }
+    return {
+        name: by_operation(network.influences(direction, inputs, labels, _PART), draw, policy)
+        for name, direction in directions.items()
+    }
+
+
+def worth(cells: Mapping[str, Cell]) -> dict[str, tuple[float, float]]:
+    """Points of test error that an operation among the seven takes away, and the standard error of that.
+
+    A pair's errors differ by Σ s_i w_i, s = 1 for what is in its first half and −1 for the others. Since each half has
+    seven, only differences between operations can be known: Σ w = 0.
+    """
+    pairs = [key.removesuffix(" a") for key in cells if key.endswith(" a") and f"{key.removesuffix(' a')} b" in cells]
+    free = len(pairs) - (len(OPERATIONS) - 1)
+    if free < 1:
+        return {}
+    errors = [[cells[f"{pair} {which}"] for which in "ab"] for pair in pairs]
+    signs = np.array([[1.0 - 2 * (name in first["without"]) for name in OPERATIONS] for first, _ in errors])
+    gains = 100 * np.array([second["test_error"] - first["test_error"] for first, second in errors])
+    inverse = np.linalg.pinv(signs)
+    found = inverse @ gains
+    noise = float(np.sum((gains - signs @ found) ** 2)) / free
+    deviations = np.sqrt(noise * np.sum(inverse**2, axis=1))
+    return {name: (float(w), float(s)) for name, w, s in zip(OPERATIONS, found, deviations, strict=True)}
+
+
+def summary(cells: dict[str, Cell]) -> dict[str, Any]:
+    """What each operation is worth, and how well its influence, the mean over seeds, foretells it."""
+    truth = worth(cells)
+    found: dict[str, Any] = {"worth": truth}
+    looked = [cell["influence"] for cell in cells.values() if "influence" in cell]
+    if not looked or not truth:
+        return found
+    found["rank_correlation"] = {}
+    for epoch, direction in itertools.product(looked[0], looked[0][next(iter(looked[0]))]):
+        means = [statistics.mean(look[epoch][direction][name] for look in looked) for name in OPERATIONS]
+        rank = stats.spearmanr(means, [truth[name][0] for name in OPERATIONS])
+        found["rank_correlation"][f"{direction}, epoch {epoch}"] = {"value": rank.statistic, "p": rank.pvalue}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", required=True, help="where CIFAR-10 lies")
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--pairs", type=int, default=21)
+    parser.add_argument("--seeds", type=int, default=3, help="trainings in which influences are taken")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--output", metavar="FILE", type=Path, default=ROOT / "benchmarks/results/worth.json")
+    arguments = parser.parse_args()
+    epochs, root = arguments.epochs, arguments.root
+    looks = tuple(sorted({max(epochs * quarter // 4, 1) for quarter in (1, 2, 3, 4)}))
+    wanted: dict[str, tuple[Any, ...]] = {
+        f"all {seed}": ([], seed, epochs, root, looks) for seed in range(arguments.seeds)
+    }
+    for pair in range(arguments.pairs):
+        chosen = half(pair)
+        wanted[f"{pair} a"] = ([name for name in OPERATIONS if name not in chosen], pair, epochs, root)
+        wanted[f"{pair} b"] = (chosen, pair, epochs, root)
+    results = complete(arguments.output, epochs, wanted, train, summary, arguments.jobs)
+    for name, (points, error) in sorted(results["summary"]["worth"].items(), key=lambda item: -item[1][0]):
+        print(f"{name:<14}{points:+6.2f} ± {error:.2f} points")
+    for name, rank in results["summary"].get("rank_correlation", {}).items():
+        print(f"{name:<40}{rank['value']:+.2f} (p = {rank['p']:.2f})")
+
+
+if __name__ == "__main__":
+    main()
