@@ -255,7 +255,8 @@ def module(path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_worth_of_operations_is_what_errors_were_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
     script = module(ROOT / "benchmarks" / "worth.py", monkeypatch)
     true = {name: index - 6.5 for index, name in enumerate(script.OPERATIONS)}  # points, which sum to 0
-    generator, cells = np.random.default_rng(0), {}
+    generator = np.random.default_rng(0)
+    cells: dict[str, dict[str, Any]] = {}
     for pair in range(40):
         first = script.half(pair)
         for which, without in (("a", [name for name in true if name not in first]), ("b", first)):
