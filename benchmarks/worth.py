@@ -8,8 +8,8 @@ The truth needs no gradient. Trainings in pairs of one seed: seven operations at
 What an operation is worth is the least-squares share it has in the difference of test errors.
 
 Its influence is taken in trainings under all fourteen alike, at some epochs, as in `hardness.py`: along v; without 16
-gradients of batches, as `Deflated` has it; without 128 gradients of eight images. Printed is the rank correlation of
-what is influential and what is worth something. What is in the output already is not run again.
+gradients of batches, as `Deflated` has it; without 128 gradients of eight images; by `GaussNewton`. Printed is the rank
+correlation of what is influential and what is worth something. What is in the output already is not run again.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from hardness import Network, by_operation
 
 from madao import Policy, Uniform
 from madao.data import Pixels
-from madao.hypergrad import PureModel
+from madao.hypergrad import ForwardOverReverse, GaussNewton, PureModel
 from madao.training.config import AugmentConfig, DataConfig, ModelConfig, TrainConfig
 from madao.training.trainer import Trainer
 
@@ -119,10 +119,12 @@ def influences(trainer: Trainer) -> dict[str, dict[str, float]]:
         chosen = torch.randperm(len(again), generator=generator)[:count]
         return again[chosen], labels[chosen]
 
+    curvature = ForwardOverReverse().gauss_newton(network, tuple(network.params.values()), some(2 * _PART))
     directions = {
         "v": v,
         "without 16 gradients of 64": network.deflated(v, [some(64) for _ in range(16)]),
         "without 128 gradients of 8": network.deflated(v, [some(8) for _ in range(128)]),
+        "Gauss-Newton, 10 steps": GaussNewton(10).solve(curvature, v).vector,
     }
     return {
         name: by_operation(network.influences(direction, inputs, labels, _PART), draw, policy)
