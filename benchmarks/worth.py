@@ -1,11 +1,11 @@
 """What each operation is worth at the end of training on few photos, and whether its influence says so on the way.
 
-    python benchmarks/worth.py --root FOLDER [--pairs 21] [--seeds 3] [--jobs 2] [--output FILE]
+    python benchmarks/worth.py --root FOLDER [--pairs 18] [--seeds 3] [--jobs 2] [--output FILE]
 
 CIFAR-10, 1,000 training images and as many for validation, WideResNet-10-2, 100 epochs; four minutes of one core each.
 
-The truth needs no gradient. Trainings in pairs of one seed: seven operations at random, all alike, and the other seven.
-What an operation is worth is the least-squares share it has in the difference of test errors.
+The truth needs no gradient. Trainings in pairs, each of other images and another seed: seven operations, all alike, and
+the other seven. What an operation is worth is the least-squares share it has in the difference of test errors.
 
 Its influence is taken in trainings under all fourteen alike, at some epochs, as in `hardness.py`: along v; without 16
 gradients of batches, as `Deflated` has it; without 128 gradients of eight images; by `GaussNewton`. Printed is the rank
@@ -13,12 +13,10 @@ correlation of what is influential and what is worth something. What is in the o
 """
 
 import argparse
-import itertools
-import random
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +43,24 @@ _PART = 250
 """Images a pass."""
 
 
-def half(pair: int) -> list[str]:
-    """Half of the operations, another for each pair; one after the other, so that more pairs add to those there are."""
-    generator = random.Random(0)
-    return [generator.sample(OPERATIONS, len(OPERATIONS) // 2) for _ in range(pair + 1)][-1]
+def halves(pairs: int) -> list[list[str]]:
+    """Half of the operations for each pair, of many at random that which tells them apart best beside those before."""
+    generator, count = np.random.default_rng(0), len(OPERATIONS)
+    known = 1e-3 * np.eye(count)
+    found = []
+    for _ in range(pairs):
+        tried = [generator.permutation(count) < count // 2 for _ in range(200)]
+        signs = [2.0 * half - 1 for half in tried]
+        best = min(range(len(tried)), key=lambda i: np.trace(np.linalg.inv(known + np.outer(signs[i], signs[i]))))
+        known += np.outer(signs[best], signs[best])
+        found.append([name for name, within in zip(OPERATIONS, tried[best], strict=True) if within])
+    return found
 
 
 def settings(root: str, folder: str, without: list[str], seed: int, epochs: int) -> TrainConfig:
     """Of one training."""
     return TrainConfig(
-        data=DataConfig(name="cifar10", root=root, images=2000, validation=0.5),
+        data=DataConfig(name="cifar10", root=root, images=2000, validation=0.5, split_seed=seed),
         model=ModelConfig("wrn-10-2"),
         augment=AugmentConfig(method="uniform", without=without, flip=True, cutout=16),
         epochs=epochs,
@@ -119,21 +125,21 @@ def influences(trainer: Trainer) -> dict[str, dict[str, float]]:
         chosen = torch.randperm(len(again), generator=generator)[:count]
         return again[chosen], labels[chosen]
 
-    curvature = ForwardOverReverse().gauss_newton(network, tuple(network.params.values()), some(2 * _PART))
     directions = {
         "v": v,
         "without 16 gradients of 64": network.deflated(v, [some(64) for _ in range(16)]),
         "without 128 gradients of 8": network.deflated(v, [some(8) for _ in range(128)]),
-        "Gauss-Newton, 10 steps": GaussNewton(10).solve(curvature, v).vector,
     }
+    curvature = ForwardOverReverse().gauss_newton(network, tuple(network.params.values()), some(2 * _PART))
+    directions["Gauss-Newton, 10 steps"] = GaussNewton(10).solve(curvature, v).vector
     return {
         name: by_operation(network.influences(direction, inputs, labels, _PART), draw, policy)
         for name, direction in directions.items()
     }
 
 
-def worth(cells: Mapping[str, Cell]) -> dict[str, tuple[float, float]]:
-    """Points of test error that an operation among the seven takes away, and the standard error of that.
+def worth(cells: Mapping[str, Cell]) -> dict[str, dict[str, float]]:
+    """Points of test error that an operation among the seven takes away, and half of the 95 % interval of that.
 
     A pair's errors differ by Σ s_i w_i, s = 1 for what is in its first half and −1 for the others. Since each half has
     seven, only differences between operations can be known: Σ w = 0.
@@ -142,36 +148,46 @@ def worth(cells: Mapping[str, Cell]) -> dict[str, tuple[float, float]]:
     free = len(pairs) - (len(OPERATIONS) - 1)
     if free < 1:
         return {}
-    errors = [[cells[f"{pair} {which}"] for which in "ab"] for pair in pairs]
-    signs = np.array([[1.0 - 2 * (name in first["without"]) for name in OPERATIONS] for first, _ in errors])
-    gains = 100 * np.array([second["test_error"] - first["test_error"] for first, second in errors])
+    both = [[cells[f"{pair} {which}"] for which in "ab"] for pair in pairs]
+    signs = np.array([[1.0 - 2 * (name in first["without"]) for name in OPERATIONS] for first, _ in both])
+    gains = 100 * np.array([second["test_error"] - first["test_error"] for first, second in both])
     inverse = np.linalg.pinv(signs)
     found = inverse @ gains
     noise = float(np.sum((gains - signs @ found) ** 2)) / free
-    deviations = np.sqrt(noise * np.sum(inverse**2, axis=1))
-    return {name: (float(w), float(s)) for name, w, s in zip(OPERATIONS, found, deviations, strict=True)}
+    widths = stats.t.ppf(0.975, free) * np.sqrt(noise * np.sum(inverse**2, axis=1))
+    return {
+        name: {"points": float(points), "half_width": float(width)}
+        for name, points, width in zip(OPERATIONS, found, widths, strict=True)
+    }
 
 
 def summary(cells: dict[str, Cell]) -> dict[str, Any]:
     """What each operation is worth, and how well its influence, the mean over seeds, foretells it."""
     truth = worth(cells)
-    found: dict[str, Any] = {"worth": truth}
-    looked = [cell["influence"] for cell in cells.values() if "influence" in cell]
-    if not looked or not truth:
-        return found
-    found["rank_correlation"] = {}
-    for epoch, direction in itertools.product(looked[0], looked[0][next(iter(looked[0]))]):
-        means = [statistics.mean(look[epoch][direction][name] for look in looked) for name in OPERATIONS]
-        rank = stats.spearmanr(means, [truth[name][0] for name in OPERATIONS])
+    looks = [cell["influence"] for cell in cells.values() if "influence" in cell]
+    found: dict[str, Any] = {"worth": truth, "rank_correlation": {}}
+    for epoch, direction in _common(looks) if truth else ():
+        means = [statistics.mean(look[epoch][direction][name] for look in looks) for name in OPERATIONS]
+        rank = stats.spearmanr(means, [truth[name]["points"] for name in OPERATIONS])
         found["rank_correlation"][f"{direction}, epoch {epoch}"] = {"value": rank.statistic, "p": rank.pvalue}
     return found
+
+
+def _common(looks: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[tuple[str, str]]:
+    """Epochs and directions that all of them have."""
+    return [
+        (epoch, direction)
+        for epoch, rows in (looks[0].items() if looks else ())
+        for direction in rows
+        if all(direction in look.get(epoch, ()) for look in looks)
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", required=True, help="where CIFAR-10 lies")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--pairs", type=int, default=21)
+    parser.add_argument("--pairs", type=int, default=18)
     parser.add_argument("--seeds", type=int, default=3, help="trainings in which influences are taken")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--output", metavar="FILE", type=Path, default=ROOT / "benchmarks/results/worth.json")
@@ -181,14 +197,13 @@ def main() -> None:
     wanted: dict[str, tuple[Any, ...]] = {
         f"all {seed}": ([], seed, epochs, root, looks) for seed in range(arguments.seeds)
     }
-    for pair in range(arguments.pairs):
-        chosen = half(pair)
+    for pair, chosen in enumerate(halves(arguments.pairs)):
         wanted[f"{pair} a"] = ([name for name in OPERATIONS if name not in chosen], pair, epochs, root)
         wanted[f"{pair} b"] = (chosen, pair, epochs, root)
     results = complete(arguments.output, epochs, wanted, train, summary, arguments.jobs)
-    for name, (points, error) in sorted(results["summary"]["worth"].items(), key=lambda item: -item[1][0]):
-        print(f"{name:<14}{points:+6.2f} ± {error:.2f} points")
-    for name, rank in results["summary"].get("rank_correlation", {}).items():
+    for name, row in sorted(results["summary"]["worth"].items(), key=lambda item: -item[1]["points"]):
+        print(f"{name:<14}{row['points']:+6.2f} ± {row['half_width']:.2f} points")
+    for name, rank in results["summary"]["rank_correlation"].items():
         print(f"{name:<40}{rank['value']:+.2f} (p = {rank['p']:.2f})")
 
 

@@ -98,6 +98,7 @@ PUBLIC = {
         "Source",
         "check_classes",
         "mean_and_std",
+        "share",
         "stratified",
     },
     "madao.models": {

@@ -62,6 +62,14 @@ def test_the_seed_decides_which(tmp_path: Path) -> None:
     assert numbers(splits(root, 20).train) != numbers(splits(root, 20, seed=1).train)
 
 
-def test_more_than_there_are(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"--data\.images must be at most 80, which is all there are, got 81"):
-        splits(written(tmp_path), 81)
+def test_more_than_there_are_is_all_of_them(tmp_path: Path) -> None:
+    root = written(tmp_path)
+    assert numbers(splits(root, 81).train) == numbers(splits(root, None).train)
+
+
+@pytest.mark.parametrize(("validation", "least", "each"), [(False, 6, 2), (True, 3, 1)])
+def test_too_few_names_the_least(validation: bool, least: int, each: int, tmp_path: Path) -> None:
+    root = written(tmp_path, validation)
+    assert len(splits(root, least).train) == 3
+    with pytest.raises(UserError, match=rf"--data\.images must be at least {least}, {each} of each class, got"):
+        splits(root, least - 1)

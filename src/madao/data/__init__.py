@@ -9,7 +9,7 @@ from madao.data.images import Images, Pixels
 from madao.data.named import DATASETS
 from madao.data.ondevice import OnDevice
 from madao.data.shards import Shards
-from madao.data.split import check_classes, stratified
+from madao.data.split import check_classes, share, stratified
 from madao.data.statistics import mean_and_std
 
 __all__ = [
@@ -26,5 +26,6 @@ __all__ = [
     "Source",
     "check_classes",
     "mean_and_std",
+    "share",
     "stratified",
 ]

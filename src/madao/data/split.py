@@ -37,6 +37,42 @@ def stratified(
     return (~validation).nonzero().flatten(), validation.nonzero().flatten()
 
 
+def share(labels: Tensor, count: int, seed: int, least: int = 1) -> Tensor:
+    """Some of the images, chosen at random so that each class gives its share.
+
+    They are the last of an order whose first `stratified` sets aside with the same seed, so that a training on few
+    images has none, while there are others, that a training on all of them learned its policy from.
+
+    Args:
+        labels: int64 `[N]`.
+        count: How many, exactly: at most N, and enough for `least` of each class.
+        seed: Which.
+        least: So many of each class in any case, or all of it where it has fewer.
+
+    Returns:
+        Their indices, sorted.
+    """
+    present, sizes = labels.unique(return_counts=True)
+    base = sizes.clamp(max=least)
+    if not base.sum() <= count <= len(labels):
+        raise DataError(
+            f"{count} of {len(labels)} images, {least} of each of {len(present)} classes at least, cannot be had"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    taken = torch.maximum(base, count * sizes // len(labels))
+    while (missing := count - int(taken.sum())) != 0:
+        short = count * sizes - taken * len(labels)  # of the exact share, times N
+        if missing > 0:
+            taken[short.masked_fill(taken == sizes, short.min() - 1).argmax()] += 1
+        else:
+            taken[short.masked_fill(taken == base, short.max() + 1).argmin()] -= 1
+    chosen = []
+    for label, size, number in zip(present.tolist(), sizes.tolist(), taken.tolist(), strict=True):
+        members = (labels == label).nonzero().flatten()
+        chosen.append(members[torch.randperm(size, generator=generator)[size - number :]])
+    return torch.cat(chosen).sort().values
+
+
 def check_classes(labels: Tensor, classes: Sequence[str], what: str) -> None:
     """Raise if a class has no image.
 

@@ -18,6 +18,7 @@ from madao.data import (
     Source,
     check_classes,
     mean_and_std,
+    share,
     stratified,
 )
 from madao.data.decoding import why_not_on
@@ -183,12 +184,13 @@ def _set_aside(dataset: Dataset, config: DataConfig) -> tuple[Images, Images, Te
 def _used(dataset: Dataset, config: DataConfig) -> Tensor:
     """Which of the training images are used at all."""
     count = len(dataset.train)
-    wanted = count if config.images is None else config.images
-    if wanted > count:
-        raise UserError(f"--data.images must be at most {count}, which is all there are, got {wanted}")
-    if wanted == count:
+    if config.images is None or config.images >= count:
         return torch.arange(count)
-    return stratified(dataset.train.labels, wanted / count, config.split_seed, dataset.classes)[1]
+    least = 2 if dataset.validation is None else 1  # of which one is set aside
+    enough = int(dataset.train.labels.bincount().clamp(max=least).sum())
+    if config.images < enough:
+        raise UserError(f"--data.images must be at least {enough}, {least} of each class, got {config.images}")
+    return share(dataset.train.labels, config.images, config.split_seed, least)
 
 
 def _in_memory(images: Images, config: DataConfig) -> tuple[Images, int]:

@@ -22,7 +22,7 @@ class DataConfig:
         root: The folder that holds the data set, the .npz file, or shards as in 'train-{000..146}.tar'.
         download: Fetch the data set if it is not there.
         size: Side of what the model sees. By default the data set's own; 224 for files.
-        images: Use only so many of the training images, of each class its share. By default all.
+        images: Use at most so many of the training images, of each class its share. By default all.
         validation: Part of the training images set aside to choose by, where the data set has no such split.
         split_seed: Which images are used and set aside.
         workers: Processes that decode images. By default one a core, at most four.
