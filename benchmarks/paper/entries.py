@@ -95,8 +95,9 @@ class Entry:
         """What makes the cells that are missing, and no others, should the runs of those be gone."""
         shorter = []
         if self.epochs is not None:
-            whole = yaml.safe_load(recipe_path(self.recipe).read_text())["epochs"]
-            shorter = ["--epochs", str(self.epochs), "--outer.warmup", f"{WARMUP * self.epochs / whole:g}"]
+            recipe = yaml.safe_load(recipe_path(self.recipe).read_text())
+            warmup = recipe["outer"]["warmup"] * self.epochs / recipe["epochs"]
+            shorter = ["--epochs", str(self.epochs), "--outer.warmup", f"{warmup:g}"]
         return [
             [
                 *("compare", "--recipe", self.recipe, "--data.root", root, "--methods", ",".join(methods)),

@@ -118,6 +118,17 @@ def test_other_images_are_another_problem(tmp_path: Path) -> None:
     assert not compare([found[0], read_run(tmp_path / "1")])
 
 
+def test_a_run_of_before_a_setting_was_there_is_like_one_that_leaves_it_at_nothing(tmp_path: Path) -> None:
+    found = runs(tmp_path, ("standard", 0, 0.02), ("standard", 1, 0.04))
+    config = tmp_path / "1" / "config.yaml"
+    older = config.read_text().replace("  images: null\n", "")
+    assert older != config.read_text()
+    config.write_text(older)
+    assert [len(group.runs) for group in compare([found[0], read_run(tmp_path / "1")])[0].groups] == [2]
+    config.write_text(older.replace("data:\n", "data:\n  images: 40\n"))
+    assert not compare([found[0], read_run(tmp_path / "1")])
+
+
 def test_standard_stays_the_reference_where_there_are_two_of_it(tmp_path: Path) -> None:
     first = runs(tmp_path / "a", ("uniform", 0, 0.02), ("standard", 0, 0.03))
     other = runs(tmp_path / "b", ("standard", 0, 0.04), augment=AugmentConfig(method="standard", cutout=8))

@@ -150,8 +150,8 @@ def own_parser() -> Parser:
         prog="madao compare",
         usage="madao compare [OPTIONS] [SETTINGS OF madao train]",
         description="Train several methods over several seeds and write one table: mean test error with its 95 % "
-        "interval, paired differences to standard and to RandAugment, time and memory. Run again, it goes on where it "
-        "stopped.",
+        "interval, paired differences to standard, uniform and RandAugment, time and memory. Run again, it goes on "
+        "where it stopped.",
     )
     parser.add_argument("--config", action="config", help="A YAML file of settings, named as the flags are.")
     parser.add_argument("--recipe", type=str, help="A recipe by name; madao recipes lists them.")

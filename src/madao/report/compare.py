@@ -12,7 +12,7 @@ import numpy as np
 from scipy import stats
 
 from madao.report.chart import Chart, Panel, Series
-from madao.report.run import Run
+from madao.report.run import Run, dotted
 
 CONFIDENCE = 0.95
 
@@ -275,19 +275,11 @@ def _differences(settings: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 def _key(run: Run, of_method: bool) -> str:
     """What two runs share that are repetitions of one another, or that are only on the same problem."""
-    kept = {key: value for key, value in _flat(run.config).items() if key not in _FREE} | {"images": run.images}
+    # A run of before a setting was there is like one that leaves it at nothing.
+    told = {key: value for key, value in dotted(run.config).items() if key not in _FREE and value is not None}
+    kept = told | {"images": run.images}
     if not of_method:
         kept = {key: value for key, value in kept.items() if not key.startswith(_METHOD)}
     elif run.method != "madao":
         kept = {key: value for key, value in kept.items() if not key.startswith("outer.")}
     return json.dumps(kept, sort_keys=True, default=str)
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and not prefix:
-            flat |= _flat(value, f"{key}.")
-        else:
-            flat[prefix + str(key)] = value
-    return flat

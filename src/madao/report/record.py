@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from madao.report.run import Run
+from madao.report.run import Run, dotted
 from madao.report.table import peak_memory, train_minutes
 
 LARGEST = 200_000
@@ -64,10 +64,7 @@ def is_record(content: Any) -> bool:
 
 def settings(run: Run) -> dict[str, Any]:
     """A run's settings by their dotted names, without those that only say where and how it ran."""
-    flat: dict[str, Any] = {}
-    for key, value in run.config.items():
-        flat |= {f"{key}.{name}": each for name, each in value.items()} if isinstance(value, Mapping) else {key: value}
-    return {key: _no_path(value) for key, value in flat.items() if key not in _LEFT_OUT}
+    return {key: _no_path(value) for key, value in dotted(run.config).items() if key not in _LEFT_OUT}
 
 
 def without_paths(command: Sequence[str]) -> str:

@@ -111,6 +111,15 @@ class Run:
         return value
 
 
+def dotted(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by their dotted names."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        nested = isinstance(value, Mapping)
+        found |= {f"{key}.{name}": each for name, each in value.items()} if nested else {key: value}
+    return found
+
+
 def find_runs(paths: Sequence[Path]) -> list[Path]:
     """The run directories among and under `paths`, each once."""
     found: dict[Path, Path] = {}

@@ -1,0 +1,146 @@
+"""Benchmarks of what is learned run, and compute what they say."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from madao.cli import main
+from madao.cli.plan import read_plan
+from madao.data import DATASETS, Dataset, Pixels, Source
+from madao.report.record import record
+from madao.report.table import cell_path, read_cells
+from tests.benchmarks.scripts import ROOT, module
+from tests.report.runs import write_run
+
+
+@pytest.mark.slow
+def test_the_known_answers_are_run_once_and_judged(tmp_path: Path) -> None:
+    script, output = ROOT / "benchmarks" / "known_answers.py", tmp_path / "out.json"
+    small = ["--epochs=1", "--seeds=1", "--planted=rotate", "--jobs=1", f"--output={output}"]
+    first = subprocess.run([sys.executable, str(script), *small, "--methods=madao,uniform"], capture_output=True)
+    assert first.returncode == 0, first.stderr
+    before = json.loads(output.read_text())
+    second = subprocess.run([sys.executable, str(script), *small, "--methods=uniform,standard"], capture_output=True)
+    assert second.returncode == 0, second.stderr
+    after = json.loads(output.read_text())
+    assert after["cells"].keys() == {"madao rotate 0", "uniform rotate 0", "standard rotate 0"}
+    assert after["cells"]["uniform rotate 0"] == before["cells"]["uniform rotate 0"]
+    assert after["summary"]["madao rotate"]["compared"] == 1
+    assert 0 < after["summary"]["madao rotate"]["largest_selection"] < 1
+
+
+@pytest.mark.slow
+def test_the_hardness_benchmark_runs(tmp_path: Path) -> None:
+    script = ROOT / "benchmarks" / "hardness.py"
+    small = ["--epochs=1", "--copies=2", "--steps=4", "--planted=rotate", f"--figure={tmp_path / 'out.png'}"]
+    result = subprocess.run([sys.executable, str(script), *small], capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "v without the training gradient" in result.stdout
+    assert (tmp_path / "out.png").exists()
+
+
+@pytest.mark.slow
+def test_the_signal_benchmark_runs(tmp_path: Path) -> None:
+    settings = ["--epochs=1", "--batch_size=64", "--augment.crop=none", "--tensorboard=false"]
+    main(["train", *settings, "--augment.method=uniform", f"--out={tmp_path / 'run'}"])
+    script = ROOT / "benchmarks" / "gradient_signal.py"
+    chosen = "--variants=paper|2 draws|deflated, 4"
+    arguments = [sys.executable, str(script), str(tmp_path / "run"), "--steps=4", "--warm=1", chosen]
+    result = subprocess.run([*arguments, f"--output={tmp_path / 'out.json'}"], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    variants = json.loads((tmp_path / "out.json").read_text())["variants"]
+    assert len(variants) == 3
+    for row in variants.values():
+        assert -1 <= row["selection"]["agreement"] <= 1
+        assert row["milliseconds"] > 0
+        assert len(row["favours"]) == 5
+
+
+def test_the_worth_of_operations_is_what_errors_were_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = module(ROOT / "benchmarks" / "worth.py", monkeypatch)
+    pairs, names, generator = 18, script.OPERATIONS, np.random.default_rng(0)
+    true = {name: index - 6.5 for index, name in enumerate(names)}  # points, which sum to 0
+    halves = script.halves(pairs)
+    assert halves[:5] == script.halves(5)
+    without = {f"{pair} b": half for pair, half in enumerate(halves)}
+    without |= {f"{pair} a": [name for name in names if name not in half] for pair, half in enumerate(halves)}
+
+    def cells(noise: float) -> dict[str, dict[str, Any]]:
+        """Errors that are the sum of what operations are worth."""
+        points = {key: sum(true[name] for name in names if name not in left) for key, left in without.items()}
+        errors = {key: 0.5 - (each + noise * generator.normal()) / 100 for key, each in points.items()}
+        return {key: {"without": without[key], "test_error": error} for key, error in errors.items()}
+
+    exact = script.worth(cells(0))
+    assert {name: row["points"] for name, row in exact.items()} == pytest.approx(true)
+    assert max(row["half_width"] for row in exact.values()) < 1e-9
+    noisy = [script.worth(cells(1)) for _ in range(200)]
+    within = [abs(row["points"] - true[name]) < row["half_width"] for found in noisy for name, row in found.items()]
+    assert np.mean(within) == pytest.approx(0.95, abs=0.015)
+    assert script.worth({key: cell for key, cell in cells(0).items() if int(key.split()[0]) < 13}) == {}
+
+    look = {"100": {"v": true, "against": {name: -worth for name, worth in true.items()}}}
+    older = {"100": {"v": true}}
+    ranks = script.summary({**cells(0), "all 0": {"influence": look}})["rank_correlation"]
+    assert {name: row["value"] for name, row in ranks.items()} == pytest.approx(
+        {"v, epoch 100": 1, "against, epoch 100": -1}
+    )
+    both = script.summary({**cells(0), "all 0": {"influence": look}, "all 1": {"influence": older}})
+    assert [*both["rank_correlation"]] == ["v, epoch 100"]
+
+
+@pytest.mark.slow
+def test_the_worth_benchmark_trains_and_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def generated(source: Source) -> Dataset:
+        numbers = torch.Generator().manual_seed(0)
+        pixels = torch.randint(0, 256, (2000, 3, 32, 32), dtype=torch.uint8, generator=numbers)
+        images = Pixels(pixels, torch.arange(2000) % 10)
+        return Dataset("cifar10", tuple("0123456789"), images, None, images.subset(torch.arange(10)), flip=True)
+
+    script = module(ROOT / "benchmarks" / "worth.py", monkeypatch)
+    monkeypatch.setitem(DATASETS, "cifar10", generated)
+    monkeypatch.setattr(script, "COPIES", 1)
+    cell = script.train([], 0, 1, "data", (1,))
+    assert cell["without"] == []
+    assert [*cell["influence"]] == ["1"]
+    for row in cell["influence"]["1"].values():
+        assert [*row] == script.OPERATIONS
+        assert all(np.isfinite(value) for value in row.values())
+
+
+def test_the_moco_benchmark_says_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = module(ROOT / "benchmarks" / "moco.py", monkeypatch)
+    for method, error in (("standard", 0.3), ("madao", 0.25)):
+        write_run(cell_path(tmp_path / "runs", method, 0), method, 0, epochs=3, error=error)
+    path = tmp_path / "moco-cifar10.json"
+    path.write_text(record(read_cells(tmp_path / "runs"), {}, {}))
+    commands: list[list[str]] = []
+
+    def madao(command: list[str]) -> str:
+        commands.append(command)
+        if command[0] == "compare":
+            return ""
+        split, rate = command[command.index("--split") + 1], float(command[command.index("--linear.lr") + 1])
+        assert split == "validation" or rate == 3, "test images choose nothing"
+        return f"{split} linear error {20 + abs(rate - 3):.2f} % (2000 of 10000), loss 1.0"
+
+    monkeypatch.setattr(script, "_madao", madao)
+    monkeypatch.setattr(sys, "argv", ["moco.py", "--run", "--results", str(tmp_path), "--output", str(tmp_path)])
+    script.main()
+    assert read_plan(commands[0][1:]).base.task.name == "moco"
+    assert len(commands) == 1 + len(script.METHODS) * (len(script.RATES) + 1)
+    table = script.table(json.loads(path.read_text())).splitlines()
+    assert table[2].startswith("| standard | 70.00 | 80.00 (rate 3) |")
+    assert table[3] == "| every operation alike | missing | missing | missing | missing | missing |"
+    assert table[4].startswith("| learned policy | 75.00 | 80.00 (rate 3) |")
+    assert (tmp_path / "moco.png").stat().st_size > 10_000
+    for wrong in (["--out", "x"], ["--run", "--seeds", "3"]):
+        monkeypatch.setattr(sys, "argv", ["moco.py", *wrong])
+        with pytest.raises(SystemExit):
+            script.main()

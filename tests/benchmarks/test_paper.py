@@ -1,0 +1,125 @@
+"""The paper's tables and figures, from records."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from madao.cli.plan import read_plan
+from madao.report.record import record
+from madao.report.run import dotted
+from madao.report.table import cell_path, read_cells
+from madao.training.config import as_plain
+from tests.benchmarks.scripts import ROOT, module
+from tests.report.runs import write_run
+
+ENTRIES = sorted(path for path in (ROOT / "benchmarks" / "paper").glob("*.py") if path.stem != "entries")
+
+
+def test_the_papers_tables_and_figures_say_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "paper"))
+    names = {"table1", "table2", "table3", "figure2", "figure3", "figure5", "figure6", "figure7", "untrained"}
+    assert {path.stem for path in ENTRIES} == names | {"ablations"}
+    for path in ENTRIES:
+        script = module(path, monkeypatch)
+        text = script.rebuild(tmp_path, tmp_path)
+        assert "missing" in text or "no run of it is there" in text
+        for entry in script.ENTRIES[-1:]:
+            (command,) = entry.commands(tmp_path, "data")
+            plan = read_plan(command[1:])
+            assert [*plan.methods] == [*entry.methods]
+            assert plan.seeds == [0, 1, 2]
+            if entry.epochs is not None:  # all of the schedule is as much shorter
+                assert (plan.base.epochs, plan.base.outer.warmup) == (60, 6)
+    assert not [*tmp_path.iterdir()]
+
+
+RECORDS = sorted((ROOT / "benchmarks" / "results").glob("paper-*.json"))
+# How it ran, how often it was looked at, and what is searched for: not what a cell computes.
+_HOW = {"evaluate_every", "augment.magnitude"}
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_published_cells_stay_as_they_are_when_others_are_added(path: Path) -> None:
+    published = json.loads(path.read_text())
+    again = json.loads(record({}, {"command": "another", "jobs": 1}, {}, published))
+    assert again["cells"] == published["cells"]
+
+
+def test_published_cells_have_the_settings_that_their_commands_would_give_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "paper"))
+    entries = [entry for path in ENTRIES for entry in module(path, monkeypatch).ENTRIES]
+    compared = set()
+    for entry in entries:
+        plan = read_plan(entry.commands(tmp_path, "data")[0][1:])
+        path = entry.path(ROOT / "benchmarks" / "results")
+        published = json.loads(path.read_text()) if path.exists() else {"cells": {}}
+        for name, cell in published["cells"].items():
+            method = name.rsplit(" ", 1)[0]
+            if method not in plan.methods:
+                continue
+            asked = dotted(as_plain(plan.methods[method]))
+            learns = asked["augment.method"] == "madao"
+            for key, value in {**published["settings"], **cell["settings"]}.items():
+                if key in _HOW or key.startswith("speed.") or (key.startswith("outer.") and not learns):
+                    continue
+                assert asked[key] == value, f"{path.name}, {name}: {key}"
+            compared.add((path.name, name))
+    assert {name for name, _ in compared} == {path.name for path in RECORDS}
+
+
+def test_a_recipe_that_fails_does_not_keep_the_next_from_being_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = module(ROOT / "benchmarks" / "paper" / "entries.py", monkeypatch)
+    for codes, trained, expected in (([2, 0, 1], 3, 2), ([2, 130, 0], 2, 130), ([0, 0, 0], 3, 0)):
+        recipes: list[str] = []
+
+        def ended(command: list[str], recipes: list[str] = recipes, codes: list[int] = codes) -> int:
+            recipes.append(command[2])
+            return codes[len(recipes) - 1]
+
+        monkeypatch.setattr(script, "madao", ended)
+        monkeypatch.setattr(sys, "argv", ["table1.py", "--run", "--results", str(tmp_path)])
+        with pytest.raises(SystemExit) as end:
+            script.main("", script.TABLE1[:3], lambda results, output: "")
+        assert (len(recipes), end.value.code) == (trained, expected)
+
+
+def test_the_papers_tables_and_figures_are_rebuilt_from_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "paper"))
+    entries = module(ROOT / "benchmarks" / "paper" / "entries.py", monkeypatch)
+    entry, errors = entries.TABLE1[0], {0: 0.040, 1: 0.050, 2: 0.060}
+    for seed, error in errors.items():
+        write_run(cell_path(tmp_path / "runs", "madao", seed), "madao", seed, epochs=3, error=error)
+    write_run(cell_path(tmp_path / "runs", "uniform", 1), "uniform", 1, epochs=3, error=0.055)
+    write_run(cell_path(tmp_path / "runs", "s60", 0), "madao", 0, epochs=3, error=0.045)
+    results = tmp_path / "results"
+    results.mkdir()
+    rehearsal = record(read_cells(tmp_path / "runs", ["madao", "uniform"]), {}, {})
+    entry.path(results).write_text(rehearsal)
+    with pytest.raises(SystemExit, match="has cells whose epochs is not 200"):
+        entry.cells(results)
+    steps = record(read_cells(tmp_path / "runs", ["s60"]), {}, {})
+    short = results / "paper-cifar10-wrn-28-2-60.json"
+    for path, text, epochs in ((entry.path(results), rehearsal, 200), (short, steps, 60)):
+        path.write_text(text.replace('"epochs": 3,', f'"epochs": {epochs},'))
+    # t for 97.5 % and 2 degrees of freedom is 4.302653: 4.302653 · 1 % / √3.
+    table = module(ROOT / "benchmarks" / "paper" / "table1.py", monkeypatch).rebuild(results, tmp_path)
+    assert "| 5.00 ± 2.48 (paper: 4.6) | 5.50 [1 of 3 seeds] | missing |" in table
+    untrained = module(ROOT / "benchmarks" / "paper" / "untrained.py", monkeypatch).rebuild(results, tmp_path)
+    assert "| madao | 5.00 | -0.50 | 4.6 |" in untrained
+    assert entries.edge(entries.error(entry.cells(results)["madao"]), 1) == pytest.approx(0.06)
+    (seeds, methods), *_ = [(s, m) for s, m in entry.missing(results).items() if "uniform" in m]
+    assert (seeds, methods) == ((0, 2), ["uniform"])
+    said = module(ROOT / "benchmarks" / "paper" / "figure3.py", monkeypatch).rebuild(results, tmp_path / "figures")
+    assert said.endswith("missing: 1, 5, 10, 30, 120")
+    for name in ("figure5", "figure6"):
+        module(ROOT / "benchmarks" / "paper" / f"{name}.py", monkeypatch).rebuild(results, tmp_path / "figures")
+    drawn = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert drawn == {f"paper-figure{number}.{kind}" for number in (3, 5, 6) for kind in ("png", "svg")}
