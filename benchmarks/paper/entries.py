@@ -222,7 +222,8 @@ def trajectory(
     if policy is None or len(policy["epochs"]) < 2:
         return None
     last = policy["selection"][-1][stage]
-    shown = sorted(range(len(last)), key=lambda index: -last[index])[:most]
+    chosen = sorted(range(len(last)), key=lambda index: -last[index])[:most]
+    shown = [index for index in chosen if any(values[stage][index] for values in policy[kind])]  # some have no strength
     series = [
         Series(
             policy["operations"][index],

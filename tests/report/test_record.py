@@ -100,6 +100,16 @@ def test_a_record_grows(tmp_path: Path) -> None:
     assert (after["settings"].get("outer.every"), after["settings"]["epochs"]) == (None, 8)
     assert [after["cells"][name]["settings"]["outer.every"] for name in ("madao 0", "s7 0")] == [2, 7]
     assert after["search"] == {"magnitude": 0.1}
-    kept = json.loads(record({}, {}, {}, before))
+    kept = json.loads(record({}, {"command": "madao compare"}, {}, before))
     assert kept["search"] == {"magnitude": 0.2}
     assert kept["cells"] == before["cells"]
+
+
+def test_cells_of_several_commands_say_which_made_them(tmp_path: Path) -> None:
+    for number, method in enumerate(("standard", "uniform", "madao")):
+        write_run(cell_path(tmp_path / method, method, 0), method, 0)
+        about = {"command": f"madao compare {number}", "jobs": 1 + number}
+        before = json.loads(record(read_cells(tmp_path / method), about, {}, before if number else None))
+    assert (before["command"], before["jobs"]) == ("madao compare 2", 3)
+    made = {name: (cell.get("command"), cell.get("jobs")) for name, cell in before["cells"].items()}
+    assert made == {"standard 0": ("madao compare 0", 1), "uniform 0": ("madao compare 1", 2), "madao 0": (None, None)}

@@ -1,5 +1,6 @@
 """The run directory: whose it is, and files that do not show an interruption."""
 
+import importlib.metadata
 import json
 import math
 import os
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from madao.training.config import (
@@ -376,3 +378,12 @@ def test_a_table_of_an_older_version_gets_the_columns_of_this_one(run: RunDirect
     run.append_rows("timing.csv", [{"epoch": 2, "step": 20, "seconds": 1.0, "outer_seconds": 0.25}])
     lines = (run.path / "timing.csv").read_text().splitlines()
     assert lines[1:] == ["1,10,1.5,1000.0,,,,,", "2,20,1.0,,0.25,,,,"]
+
+
+def test_madao_runs_from_its_sources_without_being_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", absent)
+    RunDirectory(tmp_path).write_environment(torch.device("cpu"))
+    assert json.loads((tmp_path / "environment.json").read_text())["madao"] is None

@@ -15,6 +15,7 @@ LARGEST = 200_000
 _POINTS = (200, 100, 50, 25, 12)
 _CURVE = ("train_loss", "train_error", "validation_error")
 _POLICY = ("selection", "application", "magnitude")
+_MADE = ("command", "jobs")
 # Where things lay and how they ran: not what was computed.
 _LEFT_OUT = {"out", "resume", "seed", "device", "tensorboard", "checkpoint_every", "checkpoint_minutes"}
 _LEFT_OUT |= {"data.root", "data.workers"}
@@ -32,11 +33,13 @@ def record(
         cells: By method and seed.
         about: What else is to be known: command, jobs.
         search: How RandAugment's magnitude was chosen; empty where it was not searched for.
-        before: A record that this one adds to: its cells stay, but for those that are here again.
+        before: A record that this one adds to: its cells stay, but for those that are here again, and say which
+            command made them.
     """
     before = before or {}
+    made = {key: before[key] for key in _MADE if key in before and before[key] != about.get(key)}
     old = {
-        name: {**cell, "settings": {**before.get("settings", {}), **cell["settings"]}}
+        name: {**made, **cell, "settings": {**before.get("settings", {}), **cell["settings"]}}
         for name, cell in before.get("cells", {}).items()
     }
     new = {

@@ -128,7 +128,7 @@ class RunDirectory:
     def write_environment(self, device: torch.device) -> None:
         """What the run ran on."""
         content = {
-            "madao": importlib.metadata.version("madao"),
+            "madao": _version(),
             "commit": commit(),
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -209,6 +209,14 @@ def lock(folder: Path) -> IO[str] | None:
         file.close()
         raise UserError(f"another process is at work in {folder}; wait for it, or choose another --out") from None
     return file
+
+
+def _version() -> str | None:
+    """Madao's own; None where it runs from its sources and was never installed."""
+    try:
+        return importlib.metadata.version("madao")
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _append(path: Path, text: str) -> None:
