@@ -106,10 +106,11 @@ def test_a_record_grows(tmp_path: Path) -> None:
 
 
 def test_cells_of_several_commands_say_which_made_them(tmp_path: Path) -> None:
+    found: dict[str, Any] = {}
     for number, method in enumerate(("standard", "uniform", "madao")):
         write_run(cell_path(tmp_path / method, method, 0), method, 0)
         about = {"command": f"madao compare {number}", "jobs": 1 + number}
-        before = json.loads(record(read_cells(tmp_path / method), about, {}, before if number else None))
-    assert (before["command"], before["jobs"]) == ("madao compare 2", 3)
-    made = {name: (cell.get("command"), cell.get("jobs")) for name, cell in before["cells"].items()}
+        found = json.loads(record(read_cells(tmp_path / method), about, {}, found))
+    assert (found["command"], found["jobs"]) == ("madao compare 2", 3)
+    made = {name: (cell.get("command"), cell.get("jobs")) for name, cell in found["cells"].items()}
     assert made == {"standard 0": ("madao compare 0", 1), "uniform 0": ("madao compare 1", 2), "madao 0": (None, None)}
