@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ def rates(
 def environment(*packages: str) -> dict[str, Any]:
     """Machine, versions, commit and command."""
     return {
-        "command": re.sub(r" --output[ =]\S+", "", " ".join(["python", *sys.argv])),
+        "command": _command(sys.argv),
         "commit": _output("git", "describe", "--always", "--dirty") or "unknown",
         "machine": {
             "cpu": _cpu(),
@@ -99,6 +99,12 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _command(words: Sequence[str]) -> str:
+    """As anybody would type it: without where results went, and with FOLDER for where data lay."""
+    said = re.sub(r" --output[ =]\S+", "", " ".join(["python", *words]))
+    return re.sub(r"(?<= --root)([ =])\S+", r"\1FOLDER", said)
 
 
 def _output(*command: str) -> str:

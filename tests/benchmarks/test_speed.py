@@ -102,3 +102,11 @@ def test_the_communication_benchmark_fits_and_foretells(tmp_path: Path, monkeypa
         "16",
         "64",
     }
+
+
+def test_results_name_no_folder_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    measure = module(ROOT / "benchmarks" / "speed" / "measure.py", monkeypatch)
+    for words in (["--root", "/a/b", "--output", "/c/d.json"], ["--output=/c/d.json", "--root=/a/b"]):
+        monkeypatch.setattr(sys, "argv", ["benchmarks/worth.py", *words, "--jobs", "2"])
+        said = measure.environment()["command"]
+        assert said.replace("=", " ") == "python benchmarks/worth.py --root FOLDER --jobs 2"
