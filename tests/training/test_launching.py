@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -106,3 +107,40 @@ def test_a_mistake_is_said_once(tmp_path: Path, settings: list[str], message: st
     assert process.returncode == 2, output
     assert output.count(message) == 1, output
     assert "Traceback" not in output
+
+
+_LEAVING = """
+import atexit
+from pathlib import Path
+
+import torch
+
+from madao.training.parallel import launched
+
+
+def main():
+    fabric = launched(torch.device("cpu"), 2, 1, half=False)
+    network = torch.nn.Linear(2, 2)
+    model, optimizer = fabric.setup(network, torch.optim.SGD(network.parameters(), 0.1))
+    model.cycle = model
+    fabric.backward(model(torch.ones(1, 2)).sum())
+
+
+def left():
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    print(f"left: {[name for name in names if 'gloo' in name]}\\n", end="", flush=True)  # at once, beside the other's
+
+
+atexit.register(left)
+main()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_no_thread_that_moves_tensors_outlives_python(tmp_path: Path) -> None:
+    script = tmp_path / "leaving.py"
+    script.write_text(_LEAVING)
+    process = started(*torchrun("--standalone", "--nproc-per-node=2", str(script)))
+    output = ended(process)
+    assert process.returncode == 0, output
+    assert output.count("left: []") == 2, output

@@ -1,5 +1,7 @@
 """Several processes, one training: how they begin, and what the first one does for all."""
 
+import atexit
+import gc
 import logging
 import os
 from collections.abc import Callable
@@ -7,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import nn
@@ -45,7 +48,16 @@ def launched(device: torch.device, devices: int, nodes: int, half: bool) -> Fabr
         precision="bf16-mixed" if half else "32-true",
     )
     fabric.launch()
+    if several and dist.get_backend() == "gloo":  # Fabric ends NCCL's
+        atexit.register(_end_gloo)
     return fabric
+
+
+def _end_gloo() -> None:
+    """Join the threads that move tensors: one that drops its last while the interpreter ends aborts the process."""
+    gc.collect()  # a model that is no longer used holds on to them
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def synchronised(network: nn.Module, config: TrainConfig, device: torch.device) -> nn.Module:
