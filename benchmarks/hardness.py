@@ -16,6 +16,7 @@ operation that undoes the planted shift should come first.
 
 import argparse
 import dataclasses
+import functools
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from measure import environment, write
@@ -45,6 +46,11 @@ class Network:
 
     model: PureModel
     params: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> "Network":
+        """A network with the weights that it has now."""
+        return cls(PureModel(model, "eval"), {name: value.detach() for name, value in model.named_parameters()})
 
     def outputs(self, params: Vector, batch: Vector) -> Tensor:
         """The logits of a batch, which is inputs and labels."""
@@ -82,6 +88,12 @@ class Network:
         return Deflated(len(gradients)).solve(v, gradients[0], unit).vector
 
 
+def sample(inputs: Tensor, labels: Tensor, generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
+    """So many of the images, at random."""
+    chosen = torch.randperm(len(inputs), generator=generator)[:count]
+    return inputs[chosen], labels[chosen]
+
+
 def by_operation(influence: Tensor, draw: Draw, policy: Policy) -> dict[str, float]:
     """Mean of what each operation was applied to, less that of all, in deviations of a single image's."""
     centred = (influence - influence.mean()) / influence.std()
@@ -98,9 +110,7 @@ def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> d
         constant = dataclasses.replace(config.optimizer, schedule="constant")
         trainer = Trainer(dataclasses.replace(config, evaluate_every=epochs, optimizer=constant))
         trainer.fit()
-    network = Network(
-        PureModel(trainer.network, "eval"), {k: p.detach() for k, p in trainer.network.named_parameters()}
-    )
+    network = Network.of(trainer.network)
     train, validation, normalise = trainer.splits.train, trainer.splits.validation, trainer.standard.normalise
     assert isinstance(train, Pixels)
     assert isinstance(validation, Pixels)
@@ -112,10 +122,7 @@ def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> d
         again = normalise(policy(floats))  # q must know nothing of the draws that are scored
     v = network.gradient(normalise(validation.images.float() / 255), validation.labels)
 
-    def some(count: int) -> tuple[Tensor, Tensor]:
-        chosen = torch.randperm(len(again), generator=generator)[:count]
-        return again[chosen], labels[chosen]
-
+    some = functools.partial(sample, again, labels, generator)
     large = some(3000)
     gradient = network.gradient(*large)
 

@@ -13,6 +13,7 @@ correlation of what is influential and what is worth something. What is in the o
 """
 
 import argparse
+import functools
 import statistics
 import sys
 import tempfile
@@ -26,11 +27,11 @@ from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from cells import Cell, complete
-from hardness import Network, by_operation
+from hardness import Network, by_operation, sample
 
 from madao import Policy, Uniform
 from madao.data import Pixels
-from madao.hypergrad import ForwardOverReverse, GaussNewton, PureModel
+from madao.hypergrad import ForwardOverReverse, GaussNewton
 from madao.training.config import AugmentConfig, DataConfig, ModelConfig, TrainConfig
 from madao.training.trainer import Trainer
 
@@ -105,9 +106,7 @@ def train(without: list[str], seed: int, epochs: int, root: str, looks: tuple[in
 
 def influences(trainer: Trainer) -> dict[str, dict[str, float]]:
     """Of every operation, along every q."""
-    network = Network(
-        PureModel(trainer.network, "eval"), {k: p.detach().clone() for k, p in trainer.network.named_parameters()}
-    )
+    network = Network.of(trainer.network)
     images, validation, standard = trainer.splits.train, trainer.splits.validation, trainer.standard
     assert isinstance(images, Pixels)
     assert isinstance(validation, Pixels)
@@ -121,10 +120,7 @@ def influences(trainer: Trainer) -> dict[str, dict[str, float]]:
         again = standard.after(policy.apply(cropped, policy.sample(cropped, generator)), placed)
     v = network.gradient(standard.normalise(validation.images), validation.labels)
 
-    def some(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        chosen = torch.randperm(len(again), generator=generator)[:count]
-        return again[chosen], labels[chosen]
-
+    some = functools.partial(sample, again, labels, generator)
     directions = {
         "v": v,
         "without 16 gradients of 64": network.deflated(v, [some(64) for _ in range(16)]),
