@@ -66,7 +66,7 @@ def command(arguments: list[str]) -> None:
 
     try:
         data = _begin(plan)
-        keep()  # what cannot be written is found out before anything is trained
+        print(_opening(plan, keep()), flush=True)  # what cannot be written is found out before anything is trained
         run, stopped = _Run(plan, data, _Patient(keep)), None
         try:
             run.train()
@@ -87,6 +87,16 @@ def command(arguments: list[str]) -> None:
         raise UserError(_failures(run.several.problems, table))
     if run.open:
         raise UserError(run.open)
+
+
+def _opening(plan: Plan, table: Table) -> str:
+    """What will be trained: a number of seeds is easily taken for one of them."""
+    cells, missing = len(plan.methods) * len(plan.seeds), sum(len(row.missing) for row in table.rows)
+    some = f", {cells - missing} of them done" if missing < cells else ""
+    tuned = TUNED in plan.methods and plan.chosen.search.trials
+    search = f"; {TUNED}'s magnitude is chosen by {plan.chosen.search.trials} more" if tuned else ""
+    seeds = f"seed{'s' * (len(plan.seeds) > 1)} {', '.join(map(str, plan.seeds))}"
+    return f"{', '.join(plan.methods)} with {seeds}: {cells} training{'s' * (cells > 1)}{some}{search}"
 
 
 def _check(plan: Plan) -> None:
