@@ -159,7 +159,7 @@ def what_is_missing(entries: Sequence[Entry], results: Path, root: str) -> list[
     found = []
     for entry in entries:
         for seeds, methods in entry.missing(results).items():
-            found.append(f"missing of {entry.name}: {', '.join(methods)} (seeds {', '.join(map(str, seeds))})")
+            found.append(f"missing of {entry.name}: {', '.join(methods)} (seed {', '.join(map(str, seeds))})")
         commands = [shlex.join(["madao", *command]) for command in entry.commands(results, root)]
         found += [f"  {command}".replace(f"{ROOT}/", "") for command in commands]
     return found

@@ -43,8 +43,11 @@ _HOW = {"evaluate_every", "augment.magnitude"}
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_published_cells_stay_as_they_are_when_others_are_added(path: Path) -> None:
     published = json.loads(path.read_text())
-    again = json.loads(record({}, {"command": published["command"], "jobs": published["jobs"]}, {}, published))
+    made = {"command": published["command"], "jobs": published["jobs"]}
+    again = json.loads(record({}, made, {}, published))
     assert again["cells"] == published["cells"]
+    later = json.loads(record({}, {"command": "madao compare another", "jobs": 99}, {}, published))
+    assert later["cells"] == {name: {**made, **cell} for name, cell in published["cells"].items()}
 
 
 def test_published_cells_have_the_settings_that_their_commands_would_give_them(
@@ -52,12 +55,13 @@ def test_published_cells_have_the_settings_that_their_commands_would_give_them(
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "paper"))
     entries = [entry for path in ENTRIES for entry in module(path, monkeypatch).ENTRIES]
-    compared = set()
+    compared, there = set(), set()
     for entry in entries:
         plan = read_plan(entry.commands(tmp_path, "data")[0][1:])
         path = entry.path(ROOT / "benchmarks" / "results")
         published = json.loads(path.read_text()) if path.exists() else {"cells": {}}
         for name, cell in published["cells"].items():
+            there.add((path.name, name))
             method = name.rsplit(" ", 1)[0]
             if method not in plan.methods:
                 continue
@@ -68,7 +72,8 @@ def test_published_cells_have_the_settings_that_their_commands_would_give_them(
                     continue
                 assert asked[key] == value, f"{path.name}, {name}: {key}"
             compared.add((path.name, name))
-    assert {name for name, _ in compared} == {path.name for path in RECORDS}
+    assert {name for name, _ in there} == {path.name for path in RECORDS}
+    assert compared == there
 
 
 def test_a_recipe_that_fails_does_not_keep_the_next_from_being_trained(

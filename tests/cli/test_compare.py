@@ -156,13 +156,41 @@ def test_the_same_command_trains_nothing_and_says_the_same(
     arguments = ["--methods", "standard,randaugment", "--seeds", "2", "--search.trials", "2"]
     assert main(compare(trained, *arguments)) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("standard, randaugment with seeds 0, 1: 4 trainings, 4 of them done; randaugment's ")
+    assert printed.startswith("standard, randaugment with seeds 0, 1: 4 trainings, 4 of them done\n")
     assert "standard     2" in printed
     assert "− standard" in printed
     assert "− randaugment" in printed
     assert "…" not in printed, "a line too long is better than one cut off"
     assert written(trained) == before
     assert (trained / "table.json").read_text() == table
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["--methods", "standard,uniform", "--seeds", "2"], "standard, uniform with seeds 0, 1: 4 trainings\n"),
+        (["--methods", "standard", "--seeds", "2,"], "standard with seed 2: 1 training\n"),
+        (
+            ["--methods", "randaugment", "--seeds", "5,7", "--search.trials", "4"],
+            "randaugment with seeds 5, 7: 2 trainings; 4 magnitudes are tried for randaugment\n",
+        ),
+        (
+            ["--methods", "randaugment", "--seeds", "1", "--search.seeds", "2"],
+            "randaugment with seed 0: 1 training; 3 magnitudes, 2 trainings each, are tried for randaugment\n",
+        ),
+        (["--methods", "randaugment", "--search.trials", "0"], "randaugment with seeds 0, 1, 2: 3 trainings\n"),
+    ],
+)
+def test_it_says_what_will_be_trained(
+    given: list[str],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(Several, "run", lambda _: None)
+    main(compare(tmp_path / "cells", *given))
+    assert capsys.readouterr().out.startswith(expected)
 
 
 def test_other_settings_are_refused(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

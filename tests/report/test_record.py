@@ -114,3 +114,20 @@ def test_cells_of_several_commands_say_which_made_them(tmp_path: Path) -> None:
     assert (found["command"], found["jobs"]) == ("madao compare 2", 3)
     made = {name: (cell.get("command"), cell.get("jobs")) for name, cell in found["cells"].items()}
     assert made == {"standard 0": ("madao compare 0", 1), "uniform 0": ("madao compare 1", 2), "madao 0": (None, None)}
+
+
+def test_cells_of_one_folder_say_which_command_made_them(tmp_path: Path) -> None:
+    found: dict[str, Any] = {}
+    for seed in (1, 0, 2):
+        write_run(cell_path(tmp_path, "madao", seed), "madao", seed, error=0.1 + seed / 100)
+        found = json.loads(record(read_cells(tmp_path), {"command": f"madao compare {seed}", "jobs": 1}, {}, found))
+    made = {name: cell.get("command") for name, cell in found["cells"].items()}
+    assert made == {"madao 1": "madao compare 1", "madao 0": "madao compare 0", "madao 2": None}
+    lengths = {name: len(cell["policy"]["epochs"]) for name, cell in found["cells"].items()}
+    assert lengths["madao 0"] > 1, "the whole way of the first seed"
+    assert lengths["madao 1"] == lengths["madao 2"] == 1, "where the others ended"
+
+    write_run(cell_path(tmp_path, "madao", 1), "madao", 1, error=0.2)  # trained again
+    found = json.loads(record(read_cells(tmp_path), {"command": "madao compare again", "jobs": 1}, {}, found))
+    made = {name: cell.get("command") for name, cell in found["cells"].items()}
+    assert made == {"madao 1": None, "madao 0": "madao compare 0", "madao 2": "madao compare 2"}

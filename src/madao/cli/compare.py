@@ -93,10 +93,12 @@ def _opening(plan: Plan, table: Table) -> str:
     """What will be trained: a number of seeds is easily taken for one of them."""
     cells, missing = len(plan.methods) * len(plan.seeds), sum(len(row.missing) for row in table.rows)
     some = f", {cells - missing} of them done" if missing < cells else ""
-    tuned = TUNED in plan.methods and plan.chosen.search.trials
-    search = f"; {TUNED}'s magnitude is chosen by {plan.chosen.search.trials} more" if tuned else ""
+    search, tried = plan.chosen.search, ""
+    if TUNED in plan.methods and search.trials and table.magnitude is None:
+        times = f", {search.seeds} trainings each," if search.seeds > 1 else ""
+        tried = f"; {search.trials} magnitudes{times} are tried for {TUNED}"
     seeds = f"seed{'s' * (len(plan.seeds) > 1)} {', '.join(map(str, plan.seeds))}"
-    return f"{', '.join(plan.methods)} with {seeds}: {cells} training{'s' * (cells > 1)}{some}{search}"
+    return f"{', '.join(plan.methods)} with {seeds}: {cells} training{'s' * (cells > 1)}{some}{tried}"
 
 
 def _check(plan: Plan) -> None:

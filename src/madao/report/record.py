@@ -16,6 +16,8 @@ _POINTS = (200, 100, 50, 25, 12)
 _CURVE = ("train_loss", "train_error", "validation_error")
 _POLICY = ("selection", "application", "magnitude")
 _MADE = ("command", "jobs")
+_ENDED = ("environment", "minutes", "test_error", "validation_error")
+"""What two trainings of a cell do not have in common."""
 # Where things lay and how they ran: not what was computed.
 _LEFT_OUT = {"out", "resume", "seed", "device", "tensorboard", "checkpoint_every", "checkpoint_minutes"}
 _LEFT_OUT |= {"data.root", "data.workers"}
@@ -33,7 +35,7 @@ def record(
         cells: By method and seed.
         about: What else is to be known: command, jobs.
         search: How RandAugment's magnitude was chosen; empty where it was not searched for.
-        before: A record that this one adds to: its cells stay, but for those that are here again, and say which
+        before: A record that this one adds to: its cells stay, but for those that were trained again, and say which
             command made them.
     """
     before = before or {}
@@ -42,11 +44,14 @@ def record(
         name: {**made, **cell, "settings": {**before.get("settings", {}), **cell["settings"]}}
         for name, cell in before.get("cells", {}).items()
     }
-    new = {
-        f"{method} {seed}": _cell(run, whole=seed == min(runs))
-        for method, runs in cells.items()
-        for seed, run in runs.items()
-    }
+    new = {}
+    for method, runs in cells.items():
+        first = min([*runs, *(cell["seed"] for name, cell in old.items() if name == f"{method} {cell['seed']}")])
+        for seed, run in runs.items():
+            cell, known = _cell(run, whole=seed == first), old.get(f"{method} {seed}", {})
+            if all(known.get(key) == cell[key] for key in _ENDED):  # of the same folder, but an earlier command's
+                cell |= {key: known[key] for key in _MADE if key in known}
+            new[f"{method} {seed}"] = cell
     head, text = {**about, "search": dict(search or before.get("search", {}))}, ""
     for points in _POINTS:
         text = _dumps(head, {name: _thinned(cell, points) for name, cell in {**old, **new}.items()})
