@@ -95,16 +95,18 @@ def test_the_worth_of_operations_is_what_errors_were_made_of(monkeypatch: pytest
     assert [*both["rank_correlation"]] == ["v, epoch 100"]
 
 
+def noise(source: Source) -> Dataset:
+    """In the place of CIFAR-10."""
+    numbers = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (2000, 3, 32, 32), dtype=torch.uint8, generator=numbers)
+    images = Pixels(pixels, torch.arange(2000) % 10)
+    return Dataset("cifar10", tuple("0123456789"), images, None, images.subset(torch.arange(10)), flip=True)
+
+
 @pytest.mark.slow
 def test_the_worth_benchmark_trains_and_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    def generated(source: Source) -> Dataset:
-        numbers = torch.Generator().manual_seed(0)
-        pixels = torch.randint(0, 256, (2000, 3, 32, 32), dtype=torch.uint8, generator=numbers)
-        images = Pixels(pixels, torch.arange(2000) % 10)
-        return Dataset("cifar10", tuple("0123456789"), images, None, images.subset(torch.arange(10)), flip=True)
-
     script = module(ROOT / "benchmarks" / "worth.py", monkeypatch)
-    monkeypatch.setitem(DATASETS, "cifar10", generated)
+    monkeypatch.setitem(DATASETS, "cifar10", noise)
     monkeypatch.setattr(script, "COPIES", 1)
     cell = script.train([], 0, 1, "data", (1,))
     assert cell["without"] == []
@@ -112,6 +114,48 @@ def test_the_worth_benchmark_trains_and_looks(monkeypatch: pytest.MonkeyPatch) -
     for row in cell["influence"]["1"].values():
         assert [*row] == script.OPERATIONS
         assert all(np.isfinite(value) for value in row.values())
+
+
+def test_a_policy_follows_influences_whatever_their_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = module(ROOT / "benchmarks" / "few_photos.py", monkeypatch)
+    rising = {name: float(index) for index, name in enumerate(script.OPERATIONS)}
+    large = {name: 5 + 100 * value for name, value in rising.items()}
+    direction = "without 16 gradients of 64"
+    looks = {"25": {direction: rising, "v": large}, "50": {direction: large}}
+    policy = script.followed({"cells": {"all 0": {"influence": looks}, "0 a": {"test_error": 0.5}}})
+    step = float(1 / np.std(np.arange(14)))  # from each operation to the next, in deviations
+    expected = torch.softmax(step * torch.arange(14.0), 0)
+    torch.testing.assert_close(policy.selection.detach(), expected.expand(2, 14))
+
+    one = {name: float(name == "Rotate") for name in script.OPERATIONS}
+    both = script.scores([rising, one])
+    mean = np.arange(14) / np.std(np.arange(14)) + np.array([*one.values()]) / np.std([*one.values()])
+    assert both == pytest.approx((mean - mean.mean()) / mean.std())
+
+
+def test_few_photos_are_compared_seed_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = module(ROOT / "benchmarks" / "few_photos.py", monkeypatch)
+    errors = {"uniform 3": 0.40, "uniform 4": 0.50, "followed 3": 0.39, "followed 4": 0.47, "randaugment 0.39 5": 0.5}
+    rows = script.summary({name: {"test_error": error} for name, error in errors.items()})
+    assert rows["followed"].keys() == {"test_error", "minus uniform"}
+    row = rows["followed"]["minus uniform"]
+    # Differences of −1 and −3: a deviation of √2 over √2, times the 12.7 of one degree of freedom.
+    assert row == {"seeds": 2, "mean": pytest.approx(-2), "half_width": pytest.approx(12.7062, rel=1e-4)}
+    assert rows["randaugment 0.39"] == {"test_error": {"seeds": 1, "mean": 50.0}}
+    found = zip(script.MAGNITUDES, (3, 1, 2), strict=True)
+    trials = {f"randaugment {each} 3": {"validation_error": error} for each, error in found}
+    assert script.chosen(trials) == 0.79
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["followed", "randaugment"])
+def test_the_few_photos_benchmark_trains(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = module(ROOT / "benchmarks" / "few_photos.py", monkeypatch)
+    monkeypatch.setitem(DATASETS, "cifar10", noise)
+    look = {"without 16 gradients of 64": {name: float(index) for index, name in enumerate(script.OPERATIONS)}}
+    cell = script.train(method, 0.3, 0, 1, "data", {"cells": {"all 0": {"influence": {"1": look}}}})
+    assert 0 <= cell["test_error"] <= 1
+    assert 0 <= cell["validation_error"] <= 1
 
 
 def test_the_moco_benchmark_says_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,10 @@ from scipy import stats
 from torch import Tensor
 
 from madao.ops import OPERATIONS, PAPER
-from madao.policy import Draw, FrozenPolicy, Policy, RandAugment, sampling
+from madao.policy import ClassPolicy, Draw, FrozenPolicy, ImagePolicy, Policy, RandAugment, Uniform, sampling
+from madao.training.build import build_policy
+from madao.training.config import AugmentConfig
+from madao.training.errors import UserError
 
 
 def uneven(stages: int = 2, seed: int = 3) -> Policy:
@@ -29,6 +32,26 @@ def test_start_is_the_papers() -> None:
     torch.testing.assert_close(policy.application, torch.full((2, 14), 0.6225), rtol=0, atol=1e-4)
     has = torch.tensor([OPERATIONS[name].has_magnitude for name in PAPER])
     torch.testing.assert_close(policy.magnitude, torch.where(has, 0.6225, 0.0).expand(2, 14), rtol=0, atol=1e-4)
+
+
+def test_a_gentle_start_changes_magnitudes_and_nothing_else() -> None:
+    classes = ClassPolicy(3, start=0.1)
+    assert classes.spec().of_class("1") == classes.spec().of_class(None)
+    for policy in (Policy(start=0.1), classes, ImagePolicy(start=0.1)):
+        torch.testing.assert_close(policy.selection, Policy().selection)
+        torch.testing.assert_close(policy.application, Policy().application)
+        torch.testing.assert_close(policy.magnitude, Policy().magnitude * 0.1 / torch.tensor(0.5).sigmoid())
+    assert Policy(start=0.1).spec() == Uniform(magnitude=0.1).spec()
+
+
+@pytest.mark.parametrize("method", ["madao", "uniform"])
+def test_the_start_can_be_chosen_for_a_run(method: str) -> None:
+    for start in (None, 0.1):
+        policy = build_policy(AugmentConfig(method=method, start=start), None, 0)
+        assert policy is not None
+        assert policy.spec() == (Uniform() if start is None else Uniform(magnitude=start)).spec()
+    with pytest.raises(UserError, match=r"--augment\.start must lie between 0 and 1, got 0"):
+        AugmentConfig(method=method, start=0)
 
 
 def test_defaults() -> None:
@@ -305,6 +328,8 @@ def test_mistakes() -> None:
         Policy(stages=True)
     with pytest.raises(ValueError, match="application_temperature must be above 0, got 0"):
         Policy(application_temperature=0)
+    with pytest.raises(ValueError, match=r"start must lie between 0 and 1, .*, got 1"):
+        Policy(start=1)
     with torch.no_grad():
         assert not policy.sample(images, relaxed=True).magnitude.requires_grad
     with pytest.raises(ValueError, match=r"lie in \[0, 1\]"):

@@ -72,13 +72,14 @@ LEAST = {
     "checkpoint_minutes": 0,
 }
 ABOVE_ZERO = ("optimizer.restart", "optimizer.clip", "outer.scale", "outer.damping")
-BETWEEN = ("data.validation", "augment.scale")
+BETWEEN = ("data.validation", "augment.scale", "augment.start")
 IN = ("augment.magnitude", "augment.variation", "optimizer.label_smoothing", "ema")
 BAD = [
     *((key, value) for key, least in LEAST.items() for value in (least - 1, least - 0.001, -math.inf, math.nan)),
     *((key, value) for key in ABOVE_ZERO for value in (0, -1, math.nan)),
     *((key, value) for key in BETWEEN for value in (0, -0.1, 1.1, math.nan)),
     ("data.validation", 1),
+    ("augment.start", 1),
     ("ema", 1),
     ("outer.pull", math.inf),
     *((key, value) for key in IN for value in (-0.001, 1.001, math.nan)),

@@ -1,5 +1,6 @@
 """The policy of the paper: selection, application and magnitude, all learned."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -42,6 +43,7 @@ class Policy(AugmentationPolicy):
         temperature: τ of the relaxed selection.
         application_temperature: Temperature of the relaxed Bernoulli.
         variation: v in [0, 1]: 0 for the paper's policy, 1 for any magnitude up to μ.
+        start: μ of every operation before it learns, between 0 and 1. By default the paper's, sigmoid(0.5) = 0.62.
         seed: Where the policy's own random numbers start.
     """
 
@@ -55,6 +57,7 @@ class Policy(AugmentationPolicy):
         temperature: float = 0.05,
         application_temperature: float = 0.1,
         variation: float = 0.0,
+        start: float | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(choose(operations, limits, without), stages, fill, seed)
@@ -67,11 +70,16 @@ class Policy(AugmentationPolicy):
         self.temperature = temperature
         self.application_temperature = application_temperature
         self.variation = check_variation(variation)
+        if start is not None and not 0 < start < 1:
+            raise ValueError(
+                f"start must lie between 0 and 1, from neither of which a magnitude can learn, got {start!r}"
+            )
         count = len(self.operations)
         with_magnitude = [i for i, operation in enumerate(self.operations) if operation.has_magnitude]
         self.selection_logits = nn.Parameter(torch.zeros(stages, count))
         self.application_logits = nn.Parameter(torch.full((stages, count), START_LOGIT))
-        self.magnitude_logits = nn.Parameter(torch.full((stages, len(with_magnitude)), START_LOGIT))
+        strength = START_LOGIT if start is None else math.log(start / (1 - start))
+        self.magnitude_logits = nn.Parameter(torch.full((stages, len(with_magnitude)), strength))
         self.register_buffer("_with_magnitude", torch.tensor(with_magnitude, dtype=torch.int64), persistent=False)
 
     @property

@@ -40,7 +40,7 @@ class ImagePolicy(Policy):
         units: How many hidden units, H.
         shrinkage: λ, 0 for none.
         **settings: Those of `Policy`: `operations`, `limits`, `without`, `fill`, `temperature`,
-            `application_temperature`, `variation`, `seed`.
+            `application_temperature`, `variation`, `start`, `seed`.
     """
 
     looks = True

@@ -324,19 +324,21 @@ def build_policy(config: AugmentConfig, classes: tuple[str, ...] | None, seed: i
     Where classes are not known yet (None) it is good for finding mistakes in the configuration.
     """
     chosen: dict[str, Any] = {"limits": config.limits, "without": config.without, "variation": config.variation}
-    chosen["seed"] = seed
+    chosen["seed"], start = seed, config.start
     try:
         match config.method:
             case "standard":
                 return None
             case "madao" if config.condition == "class":
                 return ClassPolicy(
-                    ("0", "1") if classes is None else classes, config.stages, config.shrinkage, **chosen
+                    ("0", "1") if classes is None else classes, config.stages, config.shrinkage, start=start, **chosen
                 )
             case "madao" if config.condition == "image":
-                return ImagePolicy(config.stages, shrinkage=config.shrinkage, **chosen)
+                return ImagePolicy(config.stages, shrinkage=config.shrinkage, start=start, **chosen)
             case "madao":
-                return Policy(config.stages, **chosen)
+                return Policy(config.stages, start=start, **chosen)
+            case "uniform" if start is not None:
+                return Uniform(config.stages, magnitude=start, **chosen)
             case "uniform":
                 return Uniform(config.stages, **chosen)
             case "randaugment":

@@ -128,6 +128,8 @@ class AugmentConfig:
             or image, a policy for each image by what it shows.
         variation: How much weaker than its magnitude an operation of madao and uniform may be drawn: 0 for always as
             strong (the paper's), 1 for anything up to it.
+        start: Magnitude that operations of madao begin with and those of uniform have, between 0 and 1. By default the
+            paper's, 0.62; 0.1 for a gentle start.
         shrinkage: How strongly the policy of each class or image is held to what they share; 0 for not at all.
         crop: Standard crop: pad (shifted by up to `padding` pixels), resized (a random part, scaled), none.
         padding: Pixels of the shift.
@@ -144,6 +146,7 @@ class AugmentConfig:
     without: list[str] = dataclasses.field(default_factory=list)
     condition: Literal["none", "class", "image"] = "none"
     variation: float = 0.0
+    start: float | None = None
     shrinkage: float = 0.1
     crop: Literal["pad", "resized", "none"] = "pad"
     padding: int = 4
@@ -162,6 +165,8 @@ class AugmentConfig:
         for name in ("magnitude", "variation"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"--augment.{name} must lie in [0, 1], got {getattr(self, name)}")
+        if self.start is not None and not 0 < self.start < 1:
+            raise UserError(f"--augment.start must lie between 0 and 1, got {self.start}")
         if not 0 < self.scale <= 1:
             raise UserError(f"--augment.scale must be above 0 and at most 1, got {self.scale}")
 
