@@ -48,7 +48,7 @@ def test_a_gentle_start_changes_magnitudes_and_nothing_else() -> None:
 def test_the_start_can_be_chosen_for_a_run(method: str) -> None:
     for start in (None, 0.1):
         policy = build_policy(AugmentConfig(method=method, start=start), None, 0)
-        assert policy is not None
+        assert isinstance(policy, Policy | Uniform)
         assert policy.spec() == (Uniform() if start is None else Uniform(magnitude=start)).spec()
     with pytest.raises(UserError, match=r"--augment\.start must lie between 0 and 1, got 0"):
         AugmentConfig(method=method, start=0)
