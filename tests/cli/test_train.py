@@ -130,6 +130,10 @@ def test_unknown_names_suggest_the_nearest(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "typo.yaml").write_text("optimizer:\n  learning_rat: 0.1\nepohcs: 3\n")
     for arguments, message in (
         (["train", "--data.rot", "x"], "unknown option '--data.rot'; did you mean '--data.root'?"),
+        (
+            ["train", "photos/"],
+            "no option stands before 'photos/'; did you mean '--data.root photos/'? see madao train",
+        ),
         (["train", "--lr", "1"], "unknown option '--lr'; did you mean '--optimizer.lr'?"),
         (["train", "--recipe", "cifar10-wrn-28-3"], "did you mean 'cifar10-wrn-28-2'?"),
         (["train", "--config", str(tmp_path / "typo.yaml")], "unknown setting"),
