@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from cells import Cell, complete
 from worth import EPOCHS, OPERATIONS, settings
 
 from madao import Policy
+from madao.report.compare import Interval, difference, interval
 from madao.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
@@ -93,23 +93,20 @@ def summary(cells: dict[str, Cell]) -> dict[str, Any]:
         by_method.setdefault(method, {})[int(seed)] = 100 * cell["test_error"]
     return {
         method: {
-            "test_error": _interval([*errors.values()]),
+            "test_error": _plain(interval([*errors.values()])),
             **{
-                f"minus {other}": _interval([errors[seed] - theirs[seed] for seed in errors if seed in theirs])
+                f"minus {other}": _plain(found)
                 for other, theirs in by_method.items()
-                if other != method and errors.keys() & theirs.keys()
+                if other != method and (found := difference(errors, theirs).mean) is not None
             },
         }
         for method, errors in by_method.items()
     }
 
 
-def _interval(values: Sequence[float]) -> dict[str, float]:
-    row: dict[str, float] = {"seeds": len(values), "mean": statistics.fmean(values)}
-    if len(values) > 1:
-        width = stats.t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-        row["half_width"] = float(width)
-    return row
+def _plain(found: Interval) -> dict[str, float]:
+    width = {} if found.half_width is None else {"half_width": found.half_width}
+    return {"seeds": found.count, "mean": found.mean, **width}
 
 
 def main() -> None:

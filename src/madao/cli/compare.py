@@ -91,8 +91,8 @@ def command(arguments: list[str]) -> None:
 
 def _opening(plan: Plan, table: Table) -> str:
     """What will be trained: a number of seeds is easily taken for one of them."""
-    cells, missing = len(plan.methods) * len(plan.seeds), sum(len(row.missing) for row in table.rows)
-    some = f", {cells - missing} of them done" if missing < cells else ""
+    cells = len(plan.methods) * len(plan.seeds)
+    some = f", {cells - table.missing} of them done" if table.missing < cells else ""
     search, tried = plan.chosen.search, ""
     if TUNED in plan.methods and search.trials and table.magnitude is None:
         times = f", {search.seeds} trainings each," if search.seeds > 1 else ""
@@ -348,5 +348,4 @@ def _failures(problems: dict[str, str], table: Table) -> str:
     for name, message in problems.items():
         by_message.setdefault(message, []).append(name)
     told = "; ".join(f"{', '.join(names)}: {message}" for message, names in by_message.items())
-    left = sum(len(row.missing) for row in table.rows)
-    return f"{left} cells are missing; {told}"
+    return f"{table.missing} cells are missing; {told}"

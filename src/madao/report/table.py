@@ -56,6 +56,11 @@ class Table:
     rows: Sequence[Row]
     magnitude: float | None = None
 
+    @property
+    def missing(self) -> int:
+        """How many cells that ought to be there are not."""
+        return sum(len(row.missing) for row in self.rows)
+
 
 def cell_path(folder: Path, method: str, seed: int, magnitude: float | None = None) -> Path:
     """The run directory of a cell; of RandAugment at a magnitude."""

@@ -36,6 +36,7 @@ from madao.policy import (
     Uniform,
     load_policy,
 )
+from madao.policy.fixed import START
 from madao.policy.named import NAMED
 from madao.tasks import Classification, MoCo, Segmentation, Task
 from madao.training.config import AugmentConfig, DataConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainConfig
@@ -337,10 +338,8 @@ def build_policy(config: AugmentConfig, classes: tuple[str, ...] | None, seed: i
                 return ImagePolicy(config.stages, shrinkage=config.shrinkage, start=start, **chosen)
             case "madao":
                 return Policy(config.stages, start=start, **chosen)
-            case "uniform" if start is not None:
-                return Uniform(config.stages, magnitude=start, **chosen)
             case "uniform":
-                return Uniform(config.stages, **chosen)
+                return Uniform(config.stages, magnitude=START if start is None else start, **chosen)
             case "randaugment":
                 return RandAugment(config.stages, config.magnitude, seed=seed)
         if config.method not in METHODS and not config.method.endswith(".json") and "/" not in config.method:
