@@ -1,8 +1,8 @@
-"""Whether a policy made of what influences say of operations is a better one, on few photos.
+"""Whether policies that are learned, or made of what influences say of operations, are better ones on few photos.
 
     python benchmarks/few_photos.py --root FOLDER [--seeds 9] [--jobs 2] [--output FILE]
 
-Trainings as in `worth.py`, each seed of other images, with policies that stay as they are:
+Trainings as in `worth.py`, each seed of other images. Policies that stay as they are:
 
     uniform         all operations alike, at 0.62 of their ranges, where policies start
     gentle          the same at 0.1
@@ -10,6 +10,12 @@ Trainings as in `worth.py`, each seed of other images, with policies that stay a
                     deviations over operations, mean over all looks that worth.json has
     trivialaugment
     randaugment     at the magnitude of three whose validation error is lowest for the first seed
+
+And policies that are learned while the network trains:
+
+    learned         as `madao train` does it
+    pulled          the same, drawn back to the start
+    strength        the same, how often and how strongly only, all operations alike
 
 Seeds begin after those whose trainings gave the influences. What is in the output already is not run again.
 """
@@ -37,6 +43,8 @@ from madao.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
 FIXED = ("gentle", "uniform", "followed", "trivialaugment")
+LEARNED: dict[str, dict[str, Any]] = {"learned": {}, "pulled": {"pull": 1.0}, "strength": {"learn": "strength"}}
+"""With what differs from the defaults."""
 MAGNITUDES = (0.39, 0.79, 0.06)
 """Those that `madao compare` tries."""
 FIRST = 3
@@ -74,9 +82,12 @@ def train(method: str, magnitude: float, seed: int, epochs: int, root: str, wort
         elif method == "followed":
             given["method"] = str(Path(folder) / "policy.json")
             followed(worth).spec().save(given["method"])
+        elif method in LEARNED:
+            given["method"] = "madao"
         config = settings(root, folder, [], seed, epochs)
         augment = dataclasses.replace(config.augment, **given)
-        result = Trainer(dataclasses.replace(config, augment=augment), title=f"seed {seed}").fit()
+        outer = dataclasses.replace(config.outer, **LEARNED.get(method, {}))
+        result = Trainer(dataclasses.replace(config, augment=augment, outer=outer), title=f"{method} {seed}").fit()
     return {"test_error": result.test_error, "validation_error": result.validation_error}
 
 
@@ -128,7 +139,7 @@ def main() -> None:
     best, seeds = chosen(run(trials)["cells"]), range(FIRST, FIRST + arguments.seeds)
     cells: dict[str, tuple[str, float, int]] = {}
     for seed in seeds:  # so that what there is can be compared from the start
-        cells |= {f"{method} {seed}": (method, 0.0, seed) for method in FIXED}
+        cells |= {f"{method} {seed}": (method, 0.0, seed) for method in (*FIXED, *LEARNED)}
         cells[f"randaugment {best} {seed}"] = ("randaugment", best, seed)
     for method, row in run(cells)["summary"].items():
         told = (f"{name} {of['mean']:+.2f} ± {of.get('half_width', math.nan):.2f}" for name, of in row.items())

@@ -245,26 +245,32 @@ def policies(key: str, title: str, panels: Sequence[Panel | None], y_label: str,
     return draw(chart, output)
 
 
-def against(key: str, title: str, label: str, found: Mapping[float, Interval | None], output: Path) -> str:
-    """A figure of test error against a setting, with the standard deviation as in the paper."""
-    known = {x: each for x, each in found.items() if each is not None}
+def against(
+    key: str, title: str, label: str, found: Mapping[float, Mapping[int, Mapping[str, Any]]], output: Path
+) -> str:
+    """A figure of test error against a setting, with the standard deviation as in the paper.
+
+    Args:
+        key: Of the figure's file.
+        title: Of the figure.
+        label: Of the setting.
+        found: Cells by setting and seed. Shown are the seeds that all settings have: others would make points that
+            differ by their seeds.
+        output: The folder it goes to.
+    """
+    known = {x: cells for x, cells in found.items() if cells}
     absent = ", ".join(f"{x:g}" for x in found if x not in known)
-    if not known:
+    seeds = sorted(set.intersection(*(set(cells) for cells in known.values()))) if known else []
+    means = [error({seed: cells[seed] for seed in seeds}) for cells in known.values()]
+    points = [each for each in means if each is not None]
+    if not points:
         return f"{key}: no run of it is there"
-    low, high = ([edge(each, sign) for each in known.values()] for sign in (-1, 1))
-    panel = Panel([Series("test error", [*range(len(known))], [e.mean for e in known.values()], 0, low, high)])
+    low, high = ([edge(each, sign) for each in points] for sign in (-1, 1))
+    panel = Panel([Series("test error", [*range(len(points))], [each.mean for each in points], 0, low, high)])
+    of = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean ± standard deviation of {len(seeds)} seeds"
     ticks = [f"{x:g}" for x in known]
-    chart = Chart(
-        key,
-        title,
-        "",
-        [panel],
-        x_label=label,
-        y_label="test error, mean ± standard deviation",
-        percent=True,
-        ticks=ticks,
-    )
-    return draw(chart, output) + (f"; missing: {absent}" if absent else "")
+    chart = Chart(key, title, "", [panel], x_label=label, y_label=f"test error, {of}", percent=True, ticks=ticks)
+    return draw(chart, output) + f", of seed {', '.join(map(str, seeds))}" + (f"; missing: {absent}" if absent else "")
 
 
 def edge(found: Interval, sign: int) -> float | None:
