@@ -126,6 +126,23 @@ def test_resuming_needs_only_the_directory(tmp_path: Path, capsys: pytest.Captur
     assert "was started with seed = 3, not 4" in message
 
 
+@pytest.mark.parametrize("more", [[], ["--device", "cpu"], ["--data.workers=0", "--tensorboard", "false"]])
+def test_without_a_run_there_is_nothing_to_resume(
+    more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    remedy = "name the folder of a run by --out, or leave out --resume to begin one"
+    message = fails(["train", "--resume", "--out", "runs/phtos", *more], capsys)
+    assert message == f"madao: there is no run to resume in 'runs/phtos'; {remedy}"
+    for name in ("control", "photos"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "config.yaml").touch()
+    message = fails(["train", *more, "--out=runs/phtos", "--resume"], capsys)
+    assert f"did you mean 'runs/photos'? known are runs/control, runs/photos; {remedy}" in message
+    assert not Path("runs/phtos").exists()
+    assert read_config(["--data.root", "photos/", "--out=runs/phtos", "--resume", *more]).resume  # which begins it
+
+
 def test_unknown_names_suggest_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "typo.yaml").write_text("optimizer:\n  learning_rat: 0.1\nepohcs: 3\n")
     for arguments, message in (

@@ -9,12 +9,14 @@ from madao.cli.parser import Parser, with_values
 from madao.cli.recipes import recipe_path
 from madao.cli.sections import asked_for, section
 from madao.hypergrad import Ranks
+from madao.ops.checks import nearest
 from madao.policy.words import preferred
 from madao.training.config import TrainConfig
 from madao.training.errors import SharedError, UserError
 from madao.training.interrupt import Interrupted
 from madao.training.opening import opening
 from madao.training.result import Result
+from madao.training.rundir import FREE
 from madao.training.trainer import Trainer
 
 _EXAMPLES = (
@@ -83,10 +85,21 @@ def _resumed(arguments: list[str]) -> list[str]:
     """With the settings of the run that is resumed in front, so that they need not be said again."""
     values = dict(itertools.pairwise(arguments))
     values |= dict(argument.split("=", 1) for argument in arguments if argument.startswith("--") and "=" in argument)
-    saved = Path(values.get("--out", "")) / "config.yaml"
-    if values.get("--resume", "").lower() == "true" and "--out" in values and saved.is_file():
+    if values.get("--resume", "").lower() != "true" or "--out" not in values:
+        return arguments
+    saved = Path(values["--out"]) / "config.yaml"
+    if saved.is_file():
         return ["--config", str(saved), *arguments]
+    given = {argument[2:].split("=")[0] for argument in arguments if argument.startswith("--")}
+    if given <= FREE - {"data.root"}:  # a job that says what to train may be begun and gone on with by one command
+        raise UserError(_no_run(saved.parent))
     return arguments
+
+
+def _no_run(out: Path) -> str:
+    remedy = "name the folder of a run by --out, or leave out --resume to begin one"
+    beside = [str(path.parent) for path in sorted(out.parent.glob("*/config.yaml"))]
+    return f"there is no run to resume in {nearest(str(out), beside) if beside else repr(str(out))}; {remedy}"
 
 
 def summary(result: Result, alike_by_choice: bool = False) -> list[str]:

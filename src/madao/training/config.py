@@ -263,7 +263,7 @@ class TrainConfig:
         sync_batch_norm: Take the statistics of BatchNorm over all devices rather than over each one's images.
         seed: Weights, draws and the order of images.
         out: The run directory. By default runs/DATA-MODEL-METHOD-SEED.
-        resume: Go on with the run in `out`, if there is one.
+        resume: Go on with the run in `out`. Where there is none, it begins if settings say what to train.
     """
 
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
