@@ -259,7 +259,12 @@ def test_half_precision_trains(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stop_at", [1, 3, 5, 8])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_between_steps_and_resuming_goes_on_bit_for_bit(
-    method: str, stop_at: int, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str,
+    stop_at: int,
+    number: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     data = splits()
     Trainer(settings(tmp_path / "whole", method, ema=0.9), data).fit()
@@ -277,7 +282,10 @@ def test_a_signal_stops_between_steps_and_resuming_goes_on_bit_for_bit(
         trainer.fit()
     assert caught.value.exit_code == 128 + number
     torch.manual_seed(1234)  # whatever the new process starts with
+    assert "goes on" not in capsys.readouterr().out
     Trainer(dataclasses.replace(config, resume=True), data).fit()
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == f"parts: goes on after epoch {(stop_at - 1) // 3} of 3, at step {stop_at} of 9"
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
@@ -316,11 +324,13 @@ def test_an_epoch_in_parts_takes_the_time_of_all_of_them(
     assert rate == pytest.approx(images / seconds, rel=0.01)
 
 
-def test_resuming_a_finished_run_shows_its_result_again(tmp_path: Path) -> None:
+def test_resuming_a_finished_run_shows_its_result_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, config = splits(), settings(tmp_path / "run")
     result = Trainer(config, data).fit()
     before = (tmp_path / "run" / "checkpoints" / "last.pt").read_bytes()
+    assert "finished" not in capsys.readouterr().out
     assert Trainer(dataclasses.replace(config, resume=True), data).fit() == result
+    assert capsys.readouterr().out == "run: finished before, after epoch 3 of 3: nothing is left to train\n"
     assert (tmp_path / "run" / "checkpoints" / "last.pt").read_bytes() == before
 
 

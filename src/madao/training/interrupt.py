@@ -1,10 +1,12 @@
 """Signals that ask a run to stop: the step is finished, a checkpoint written, and only then it stops."""
 
+import shlex
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -28,6 +30,11 @@ class Interrupted(Exception):  # noqa: N818 -- being asked to stop is no error
     def exit_code(self) -> int:
         """128 plus the signal, as shells have it."""
         return 128 + self.number
+
+
+def how_to_resume(run: Path) -> str:
+    """The command that goes on with a run, for the end of a message."""
+    return f"go on with: madao train --out {shlex.quote(str(run))} --resume"
 
 
 class StopRequest:

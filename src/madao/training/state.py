@@ -76,3 +76,11 @@ def restore(trainer: "Trainer", state: dict[str, Any]) -> None:
     torch.set_rng_state(state["random"]["cpu"])
     if trainer.device.type == "cuda" and "cuda" in state["random"]:
         torch.cuda.set_rng_state(state["random"]["cuda"], trainer.device)
+
+
+def standing(trainer: "Trainer", finished: bool) -> list[str]:
+    """Where a run that began earlier stands, for people; nothing where it begins."""
+    where, total = f"epoch {trainer.epoch} of {trainer.config.epochs}", trainer.config.epochs * trainer.steps_per_epoch
+    if finished:
+        return [f"finished before, after {where}: nothing is left to train"]
+    return [f"goes on after {where}, at step {trainer.step:,} of {total:,}"] if trainer.step else []

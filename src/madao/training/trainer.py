@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from madao.training.evaluate import evaluate, to_compare_with
 from madao.training.events import Events
 from madao.training.graph import SharedMemory
 from madao.training.inner import GraphedStep, InnerStep
-from madao.training.interrupt import Interrupted, StopRequest, stop_requests
+from madao.training.interrupt import Interrupted, StopRequest, how_to_resume, stop_requests
 from madao.training.memory import let_segments_grow
 from madao.training.meter import Meter
 from madao.training.parallel import by_the_first, launched, synchronised
@@ -46,7 +45,7 @@ from madao.training.records import record_images, record_policy, run_directory
 from madao.training.result import FILE, Result, preferences
 from madao.training.rundir import RunDirectory
 from madao.training.schedule import learning_rate
-from madao.training.state import restore, snapshot
+from madao.training.state import restore, snapshot, standing
 from madao.training.totals import Totals
 from madao.training.waiting import starved, timed
 
@@ -193,6 +192,8 @@ class Trainer:
         try:
             self._begin()
             finished = self._finished_result()
+            for note in [*self._notes, *standing(self, finished is not None)] if self.ranks.first else ():
+                print(f"{self.title}: {note}", flush=True)
             return self._run() if finished is None else finished
         finally:
             self.directory.release()
@@ -236,8 +237,6 @@ class Trainer:
             self.directory.write_environment(self.device)
             record_images(self.directory, self.splits, self.standard)
             record_policy(self.directory, self.policy, self.epoch, self.step)
-        for note in self._notes if self.ranks.first else ():
-            print(f"{self.title}: {note}", flush=True)
 
     def _train_epoch(self, request: StopRequest) -> None:
         self.model.train()
@@ -258,7 +257,8 @@ class Trainer:
         if number:
             self._look()
             self._save()
-            raise Interrupted(number, self._how_to_resume())
+            where = f"stopped at step {self.step}, a checkpoint is written"
+            raise Interrupted(number, f"{where}; {how_to_resume(self.directory.path)}")
 
     def _most(self, number: int) -> int:
         """The largest of all processes; alone nothing waits for the device."""
@@ -392,9 +392,3 @@ class Trainer:
         self.directory.checkpoints.save(snapshot(self))
         self.ranks.told(None)  # no process ends before it is written
         self._saved_at = time.monotonic()
-
-    def _how_to_resume(self) -> str:
-        return (
-            f"stopped at step {self.step}, a checkpoint is written; go on with: madao train --out "
-            f"{shlex.quote(str(self.directory.path))} --resume"
-        )
