@@ -135,7 +135,7 @@ def test_every_method_trains_and_leaves_a_whole_run_directory(method: str, tmp_p
     assert {"config.yaml", "environment.json", "split.json", "metrics.csv", "timing.csv", "result.json"} <= names
     assert ("outer.csv" in names) == (method == "madao")
     assert "samples.npz" in names
-    assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {"last.pt", "previous.pt", "best.pt"}
+    assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {"last.pt", "best.pt"}
     rows = list(csv.DictReader((tmp_path / "run" / "metrics.csv").read_text().splitlines()))
     assert [int(row["step"]) for row in rows] == [3, 6, 9]
     assert ("trajectory.jsonl" in names) == (method == "madao")
@@ -334,12 +334,42 @@ def test_resuming_a_finished_run_shows_its_result_again(tmp_path: Path, capsys: 
     assert (tmp_path / "run" / "checkpoints" / "last.pt").read_bytes() == before
 
 
+def killed_at_the_end(config: TrainConfig, data: Splits, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train, but for the look at the test set."""
+
+    def killed(trainer: Trainer) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_finish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Trainer(config, data).fit()
+
+
+def test_a_run_that_has_ended_keeps_only_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one checkpoint before it, and gradients of outer steps, are for steps that do not come any more."""
+    remembered, save = [], Trainer._save
+
+    def noted(trainer: Trainer) -> None:
+        save(trainer)
+        remembered.append(final_state(tmp_path / "run")["learning"]["recent"] is not None)
+
+    data, config = splits(), settings(tmp_path / "run")
+    monkeypatch.setattr(Trainer, "_save", noted)
+    killed_at_the_end(config, data, monkeypatch)
+    assert remembered == [False, True, False]  # the first epoch is warm-up
+    previous = tmp_path / "run" / "checkpoints" / "previous.pt"
+    assert previous.exists()
+    Trainer(dataclasses.replace(config, resume=True), data).fit()
+    assert not previous.exists()
+
+
 def test_a_truncated_checkpoint_falls_back_to_the_previous_one(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     data, config = splits(), settings(tmp_path / "run")
     Trainer(settings(tmp_path / "whole"), data).fit()
-    Trainer(config, data).fit()
+    killed_at_the_end(config, data, monkeypatch)
     last = tmp_path / "run" / "checkpoints" / "last.pt"
     last.write_bytes(last.read_bytes()[:-1000])
     Trainer(dataclasses.replace(config, resume=True), data).fit()
@@ -422,11 +452,10 @@ def test_checkpoints_may_be_epochs_apart_but_what_is_best_has_one(
 
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "_save", noted)
-        Trainer(config, data).fit()
+        killed_at_the_end(config, data, patched)
     assert saved == [1, 3, 4, 6, 7]
     assert torch.load(tmp_path / "run/checkpoints/best.pt", weights_only=True)["epoch"] == 4
     (tmp_path / "run/checkpoints/last.pt").unlink()  # as if killed in the last epoch
-    (tmp_path / "run/result.json").unlink()
     Trainer(dataclasses.replace(config, resume=True), data).fit()
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 

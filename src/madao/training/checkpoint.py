@@ -63,6 +63,11 @@ class Checkpoints:
         os.replace(arriving, last)
         sync_folder(self.folder)
 
+    def keep_last_only(self) -> None:
+        """Drop the one before the last, from which a run that has ended goes on no more."""
+        if self.writes:
+            (self.folder / PREVIOUS).unlink(missing_ok=True)
+
     def load(self) -> dict[str, Any] | None:
         """The newest that can be read; None where there is none.
 

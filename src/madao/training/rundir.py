@@ -55,7 +55,7 @@ class RunDirectory:
     - outer.csv: one row an outer step, the health of its hypergradient. samples.npz: a few training images.
     - policy.json: the policy as it is now; trajectory.jsonl: as it was after each epoch.
     - result.json: how it ended.
-    - checkpoints/: last.pt, previous.pt and best.pt. tensorboard/: events.
+    - checkpoints/: last.pt, best.pt, and previous.pt until it ended. tensorboard/: events.
 
     Args:
         path: The directory.

@@ -19,7 +19,7 @@ def snapshot(trainer: "Trainer") -> dict[str, Any]:
     random = {"cpu": torch.get_rng_state()}
     if trainer.device.type == "cuda":
         random["cuda"] = torch.cuda.get_rng_state(trainer.device)
-    state = {
+    state: dict[str, Any] = {
         "format": FORMAT,
         "epoch": trainer.epoch,
         "step": trainer.step,
@@ -38,6 +38,8 @@ def snapshot(trainer: "Trainer") -> dict[str, Any]:
     for name in _PARTS:
         part = getattr(trainer, name)
         state[name] = None if part is None else part.state_dict()
+    if trainer.epoch == trainer.config.epochs and trainer.learning is not None:
+        state["learning"]["recent"] = None  # gradients several times as large as the model, for steps yet to come
     return state
 
 

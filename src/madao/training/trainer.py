@@ -374,6 +374,7 @@ class Trainer:
             classes,
         )
         self.directory.write_json(FILE, dataclasses.asdict(result))
+        self.directory.checkpoints.keep_last_only()
         return result
 
     def _finished_result(self) -> Result | None:
