@@ -64,9 +64,24 @@ def test_train_validation_and_test_folders(tmp_path: Path, capsys: pytest.Captur
         folder(tmp_path / "photos" / split)
     arguments = ["--data.root", str(tmp_path / "photos"), "--data.size", "16", "--out", str(tmp_path / "run"), *QUICK]
     assert main(["train", *arguments]) == 0
-    assert "test error" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "test error" in printed
+    assert "has no image" not in printed
     assert main(["evaluate", "--run", str(tmp_path / "run")]) == 0
     assert "(epoch 1)" in capsys.readouterr().out
+
+
+def test_a_class_that_is_missing_from_the_test_split_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split in ("train", "val"):
+        folder(tmp_path / "photos" / split, ("cat", "dog", "emu"))
+    folder(tmp_path / "photos" / "test", ("cat", "dog"))
+    arguments = ["--data.root", str(tmp_path / "photos"), "--data.size", "16", "--out", str(tmp_path / "run"), *QUICK]
+    assert main(["train", *arguments]) == 0
+    assert (
+        "run: the test split has no image of 1 of the 3 classes (emu): the test error will say nothing about them"
+    ) in capsys.readouterr().out
 
 
 def test_a_policy_that_will_not_learn_is_said_before_and_after(

@@ -81,11 +81,15 @@ def check_classes(labels: Tensor, classes: Sequence[str], what: str) -> None:
         classes: Their names.
         what: Which split this is, for the error.
     """
+    lacking = lacks(labels, classes, what)
+    if lacking is not None:
+        raise DataError(f"{lacking}; add some, or make the split larger")
+
+
+def lacks(labels: Tensor, classes: Sequence[str], what: str) -> str | None:
+    """Which classes have no image in a split, in words; None where all have."""
     present = set(labels.unique().tolist())
     missing = [name for label, name in enumerate(classes) if label not in present]
-    if missing:
-        named = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
-        raise DataError(
-            f"the {what} split has no image of {len(missing)} of the {len(classes)} classes ({named}); "
-            "add some, or make the split larger"
-        )
+    named = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+    of = f"{len(missing)} of the {len(classes)} classes ({named})"
+    return f"the {what} split has no image of {of}" if missing else None

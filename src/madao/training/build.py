@@ -23,6 +23,7 @@ from madao.data import (
 )
 from madao.data.decoding import why_not_on
 from madao.data.masks import looks_so
+from madao.data.split import lacks
 from madao.hypergrad import Ranks
 from madao.models import UnknownModel, build, build_dense, build_encoder, known, known_dense
 from madao.ops.checks import nearest
@@ -206,6 +207,9 @@ def _in_memory(images: Images, config: DataConfig) -> tuple[Images, int]:
 def on_device(splits: Splits, config: DataConfig, device: torch.device) -> tuple[Splits, list[str]]:
     """The images where they are trained on, and what there is to say about it."""
     notes = [f"{splits.skipped} images could not be read and were skipped"] if splits.skipped else []
+    lacking = None if splits.test is None else lacks(splits.test.targets, splits.classes, "test")
+    if lacking is not None:
+        notes.append(f"{lacking}: the test error will say nothing about them")
     if config.decode == "workers" or splits.in_memory:
         return splits.on(device), notes
     reason = why_not_on(device)
