@@ -245,6 +245,10 @@ def test_a_directory_that_holds_another_run_is_left_alone(tmp_path: Path, capsys
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     assert "already holds a run; go on with it by --resume" in fails(arguments, capsys)
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+    # What is misspelt comes first, or the next --out would be for nothing.
+    assert "did you mean 'randaugment'?" in fails([*arguments, "--augment.method", "randaug"], capsys)
+    assert "did you mean 'cifar10'?" in fails([*arguments, "--data.name", "cifar11"], capsys)
+    assert "did you mean '--epochs'?" in fails([*arguments, "--epohcs", "3"], capsys)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("precious")
     assert "is no run directory" in fails(["train", "--out", str(tmp_path / "other"), *QUICK], capsys)

@@ -11,6 +11,7 @@ from madao.cli.sections import asked_for, section
 from madao.hypergrad import Ranks
 from madao.ops.checks import nearest
 from madao.policy.words import preferred
+from madao.training.build import build_policy
 from madao.training.config import TrainConfig
 from madao.training.errors import SharedError, UserError
 from madao.training.interrupt import Interrupted
@@ -31,7 +32,9 @@ _EXAMPLES = (
 def command(arguments: list[str]) -> None:
     """Train as the command line says."""
     try:
-        trainer = Trainer(read_config(arguments))
+        config = read_config(arguments)
+        build_policy(config.augment, None, config.seed)  # a misspelt name is told before a folder that is taken
+        trainer = Trainer(config)
         if trainer.ranks.first:
             print("\n".join(opening(trainer)), flush=True)
         result = trainer.fit()
@@ -43,7 +46,7 @@ def command(arguments: list[str]) -> None:
             raise UserError(f"process {ranks.rank} of {ranks.world}: {error}") from None
         raise SystemExit(error.exit_code if isinstance(error, Interrupted) else 2) from None  # the first one says it
     if Ranks.current().first:
-        print("\n".join(summary(result, trainer.config.outer.learn == "strength")), flush=True)
+        print("\n".join(summary(result, config.outer.learn == "strength")), flush=True)
 
 
 def read_config(arguments: list[str]) -> TrainConfig:

@@ -4,6 +4,8 @@ import dataclasses
 import os
 from typing import Any, Literal
 
+from madao.data import DATASETS
+from madao.ops.checks import nearest
 from madao.training.checks import at_least, fraction
 from madao.training.errors import UserError
 from madao.training.outer_config import OuterConfig as OuterConfig
@@ -49,6 +51,8 @@ class DataConfig:
     planted: Planted = "none"
 
     def __post_init__(self) -> None:
+        if self.name is not None and self.name not in DATASETS:
+            raise UserError(f"unknown data set {nearest(self.name, DATASETS)}")
         at_least("data.size", self.size, 1)
         at_least("data.images", self.images, 1)
         at_least("data.workers", self.workers, 0)
