@@ -309,6 +309,35 @@ def test_interrupted_it_says_how_to_go_on(
     assert main(["train", "--out", out, "--resume"]) == 0
 
 
+@pytest.mark.parametrize(
+    ("where", "kept"), [("_train_epoch", "there is no checkpoint yet"), ("_finish", "the last checkpoint is kept")]
+)
+def test_interrupted_at_once_it_says_how_to_go_on(
+    where: str, kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "run")
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, where, interrupted)
+        assert main(["train", "--out", out, *QUICK]) == 130
+    message = f"madao: stopped at once, {kept}; go on with: madao train --out {out} --resume\n"
+    assert capsys.readouterr().err == message
+    assert main(["train", "--out", out, "--resume"]) == 0
+
+
+@pytest.mark.parametrize("where", ["load_splits", "build_model", "RunDirectory.claim"])
+def test_interrupted_before_it_began_it_says_so(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(f"madao.training.trainer.{where}", interrupted)
+    assert main(["train", "--out", str(tmp_path / "run"), *QUICK]) == 130
+    assert capsys.readouterr().err == "madao: stopped before training began; run the same command again\n"
+    assert not (tmp_path / "run").exists()
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_all_alike_by_choice_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["train", "--out", str(tmp_path / "run"), *QUICK, "--outer.learn", "strength"]
     assert main(arguments) == 0

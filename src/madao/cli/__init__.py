@@ -33,7 +33,9 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         return _run(*arguments)
     except KeyboardInterrupt:  # at any time, that of torch's import too
-        print("madao: stopped", file=sys.stderr)
+        # Once there is a run, its command says more.
+        when = " before training began; run the same command again" if arguments[:1] == ["train"] else ""
+        print(f"madao: stopped{when}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of a pipe has seen enough
         sys.stderr.close()

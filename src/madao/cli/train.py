@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import shlex
+import signal
 from pathlib import Path
 
 from madao.cli.parser import Parser, with_values
@@ -14,7 +15,7 @@ from madao.policy.words import preferred
 from madao.training.build import build_policy
 from madao.training.config import TrainConfig
 from madao.training.errors import SharedError, UserError
-from madao.training.interrupt import Interrupted
+from madao.training.interrupt import Interrupted, how_to_resume
 from madao.training.opening import opening
 from madao.training.result import Result
 from madao.training.rundir import FREE
@@ -37,7 +38,7 @@ def command(arguments: list[str]) -> None:
         trainer = Trainer(config)
         if trainer.ranks.first:
             print("\n".join(opening(trainer)), flush=True)
-        result = trainer.fit()
+        result = _fit(trainer)
     except (UserError, Interrupted) as error:
         ranks = Ranks.current()
         if ranks.first:
@@ -47,6 +48,18 @@ def command(arguments: list[str]) -> None:
         raise SystemExit(error.exit_code if isinstance(error, Interrupted) else 2) from None  # the first one says it
     if Ranks.current().first:
         print("\n".join(summary(result, config.outer.learn == "strength")), flush=True)
+
+
+def _fit(trainer: Trainer) -> Result:
+    """Train; Ctrl-C that finds no step to finish, or came twice, says what there is to go on with."""
+    directory = trainer.directory
+    try:
+        return trainer.fit()
+    except KeyboardInterrupt:
+        if directory.saved_config() is None:
+            raise
+        kept = "there is no checkpoint yet" if directory.checkpoints.empty else "the last checkpoint is kept"
+        raise Interrupted(signal.SIGINT, f"stopped at once, {kept}; {how_to_resume(directory.path)}") from None
 
 
 def read_config(arguments: list[str]) -> TrainConfig:

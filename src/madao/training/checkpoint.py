@@ -50,6 +50,11 @@ class Checkpoints:
     def __init__(self, folder: Path, writes: bool = True) -> None:
         self.folder, self.writes = folder, writes
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is none."""
+        return not any((self.folder / name).exists() for name in (LAST, PREVIOUS))
+
     def save(self, state: dict[str, Any]) -> None:
         """Keep `state` as the last, and what was the last as the previous."""
         if not self.writes:

@@ -15,7 +15,7 @@ _ONCE = 0.5
 
 
 class Interrupted(Exception):  # noqa: N818 -- being asked to stop is no error
-    """A run stopped because it was asked to; a checkpoint was written.
+    """A run stopped because it was asked to.
 
     Args:
         number: The signal.

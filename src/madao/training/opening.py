@@ -1,7 +1,6 @@
 """What a run says before it starts: the images, the model, and how often the policy will learn."""
 
 from madao.training.build import default_model
-from madao.training.checkpoint import LAST, PREVIOUS
 from madao.training.trainer import Trainer
 
 _FEW = 20
@@ -14,8 +13,7 @@ def opening(trainer: Trainer) -> list[str]:
     """Lines for people, so that a wrong folder or a policy that cannot learn is seen at once."""
     config, splits = trainer.config, trainer.splits
     lines = []
-    kept = trainer.directory.checkpoints.folder
-    if config.resume and not any((kept / name).exists() for name in (LAST, PREVIOUS)):
+    if config.resume and trainer.directory.checkpoints.empty:
         lines.append(f"there is no checkpoint in {trainer.directory.path}: a new run begins")
     parts = [f"{len(splits.train):,} images to train on", f"{len(splits.validation):,} for validation"]
     parts.append("no test images" if splits.test is None else f"{len(splits.test):,} for the test")
