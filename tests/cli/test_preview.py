@@ -17,6 +17,8 @@ def test_writes_a_contact_sheet(tmp_path: Path, capsys: pytest.CaptureFixture[st
     output = tmp_path / "sheet.png"
     assert main(["preview", f"--output={output}", "--rows=2", "--columns=3", "--size=48"]) == 0
     assert "2 images, 3 draws each" in capsys.readouterr().out
+    assert main(["preview", f"--output={tmp_path / 'one.png'}", "--rows=1", "--columns=1", "--size=48"]) == 0
+    assert "1 image, 1 draw each" in capsys.readouterr().out
     with Image.open(output) as picture:
         sheet = np.asarray(picture)
     tile = sheet[8:56, 8:56]

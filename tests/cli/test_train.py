@@ -49,7 +49,7 @@ def test_a_folder_of_images_becomes_a_model_and_a_policy(tmp_path: Path, capsys:
     assert printed.splitlines()[0] == (
         f"{root}: 10 images to train on, 2 for validation, no test images; 2 classes (cat, dog)"
     )
-    assert "small-cnn at 16 pixels on cpu: 1 epochs of 2 steps; the policy learns in 2, which is few" in printed
+    assert "small-cnn at 16 pixels on cpu: 1 epoch of 2 steps; the policy learns in 2, which is few" in printed
     assert f"measure again: madao evaluate {out} --split validation" in printed
     assert f"madao report {out}" in printed
     assert f"madao export {out} --to torchvision" in printed
@@ -235,7 +235,7 @@ def test_bad_data_is_one_line_and_writes_nothing(tmp_path: Path, capsys: pytest.
     assert not (tmp_path / "run").exists()
 
     assert main(train(corrupt, "--data.on_error", "skip")) == 0
-    assert "1 images could not be read and were skipped" in capsys.readouterr().out
+    assert "skipped 1 image that could not be read" in capsys.readouterr().out
 
 
 def test_a_directory_that_holds_another_run_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

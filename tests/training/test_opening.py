@@ -9,7 +9,7 @@ import pytest
 
 from madao.training import several
 from madao.training.config import OuterConfig
-from madao.training.opening import warning
+from madao.training.opening import opening, warning
 from madao.training.trainer import Trainer
 from tests.training.test_trainer import settings, splits
 
@@ -23,6 +23,15 @@ def test_few_steps_are_warned_of_with_a_remedy(tmp_path: Path) -> None:
     assert "in none, and will stay as it starts: raise --epochs" in str(said(1000))
     assert "which is few" in str(said(20))
     assert said(1000, "uniform") is None
+
+
+def test_one_of_a_thing_and_several(tmp_path: Path) -> None:
+    def last(epochs: int, batch_size: int) -> str:
+        config = settings(tmp_path / "run", "standard", epochs=epochs, batch_size=batch_size)
+        return opening(Trainer(config, splits()))[-1]
+
+    assert last(1, 96).endswith(": 1 epoch of 1 step")
+    assert last(1200, 32).endswith(": 1,200 epochs of 3 steps")
 
 
 def test_each_of_several_trainings_is_warned_of(

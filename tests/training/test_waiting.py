@@ -248,7 +248,7 @@ def test_the_report_says_so(tmp_path: Path) -> None:
 def test_who_decodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = Files([tmp_path / "a.jpg"], torch.tensor([0]), 8)
     given = dataclasses.replace(splits(), train=files, skipped=2)
-    skipped = "2 images could not be read and were skipped"
+    skipped = "skipped 2 images that could not be read"
     moved, notes = on_device(given, DataConfig(), CPU)
     assert (moved.train, notes) == (files, [skipped])
     moved, notes = on_device(given, DataConfig(decode="gpu"), CPU)

@@ -13,6 +13,7 @@ from madao.cli.parser import call
 from madao.data.folder import SUFFIXES
 from madao.policy import FrozenPolicy, load_policy
 from madao.policy.words import steps
+from madao.training.counted import counted
 from madao.training.errors import UserError
 
 _GAP = 8
@@ -81,7 +82,7 @@ def preview(
         _sheet(tiles, size).save(output, format="PNG")
     except OSError as error:
         raise UserError(f"cannot write {output}: {error.strerror or error}") from None
-    print(f"wrote {output}: {len(batch)} images, {columns} draws each, policy {policy}")
+    print(f"wrote {output}: {counted(len(batch), 'image')}, {counted(columns, 'draw')} each, policy {policy}")
 
 
 def _load(source: str | None, count: int, size: int) -> Tensor:

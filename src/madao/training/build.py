@@ -41,6 +41,7 @@ from madao.policy.fixed import START
 from madao.policy.named import NAMED
 from madao.tasks import Classification, MoCo, Segmentation, Task
 from madao.training.config import AugmentConfig, DataConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainConfig
+from madao.training.counted import counted
 from madao.training.errors import UserError
 
 METHODS = ("madao", "standard", *NAMED)
@@ -204,7 +205,7 @@ def _in_memory(images: Images, config: DataConfig) -> tuple[Images, int]:
 
 def on_device(splits: Splits, config: DataConfig, device: torch.device) -> tuple[Splits, list[str]]:
     """The images where they are trained on, and what there is to say about it."""
-    notes = [f"{splits.skipped} images could not be read and were skipped"] if splits.skipped else []
+    notes = [f"skipped {counted(splits.skipped, 'image')} that could not be read"] if splits.skipped else []
     lacking = None if splits.test is None else lacks(splits.test.targets, splits.classes, "test")
     if lacking is not None:
         notes.append(f"{lacking}: the test error will say nothing about them")
@@ -390,5 +391,7 @@ def pick_device(name: str) -> torch.device:
     except RuntimeError:
         raise UserError(f"--device must be auto, cpu, cuda or cuda:1, got {name!r}") from None
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
-        raise UserError(f"--device {name}: this machine has {torch.cuda.device_count()} CUDA devices; use --device cpu")
+        raise UserError(
+            f"--device {name}: this machine has {counted(torch.cuda.device_count(), 'CUDA device')}; use --device cpu"
+        )
     return device

@@ -1,6 +1,7 @@
 """What a run says before it starts: the images, the model, and how often the policy will learn."""
 
 from madao.training.build import default_model
+from madao.training.counted import counted
 from madao.training.trainer import Trainer
 
 _FEW = 20
@@ -15,15 +16,15 @@ def opening(trainer: Trainer) -> list[str]:
     lines = []
     if config.resume and trainer.directory.checkpoints.empty:
         lines.append(f"there is no checkpoint in {trainer.directory.path}: a new run begins")
-    parts = [f"{len(splits.train):,} images to train on", f"{len(splits.validation):,} for validation"]
+    parts = [f"{counted(len(splits.train), 'image')} to train on", f"{len(splits.validation):,} for validation"]
     parts.append("no test images" if splits.test is None else f"{len(splits.test):,} for the test")
     names = ", ".join(splits.classes[:_CLASSES]) + (", …" if len(splits.classes) > _CLASSES else "")
     where = config.data.root if splits.name == "folder" else splits.name
     lines.append(f"{where}: {', '.join(parts)}; {len(splits.classes)} classes ({names})")
     model = config.model.name or default_model(splits.size, config.task.name)
     lines.append(
-        f"{model} at {splits.size} pixels on {trainer.device.type}: {config.epochs} epochs of "
-        f"{trainer.steps_per_epoch:,} steps{_learning(trainer)}"
+        f"{model} at {splits.size} pixels on {trainer.device.type}: "
+        f"{counted(config.epochs, 'epoch')} of {counted(trainer.steps_per_epoch, 'step')}{_learning(trainer)}"
     )
     return lines
 

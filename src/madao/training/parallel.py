@@ -16,6 +16,7 @@ from torch import nn
 
 from madao.hypergrad import Ranks
 from madao.training.config import TrainConfig
+from madao.training.counted import counted
 from madao.training.errors import SharedError, UserError
 
 PATIENCE = timedelta(minutes=30)
@@ -38,7 +39,7 @@ def launched(device: torch.device, devices: int, nodes: int, half: bool) -> Fabr
     if several and device.index is not None:
         raise UserError(f"--device {device} names one device, but --devices is {devices}; use --device {device.type}")
     if device.type == "cuda" and devices > torch.cuda.device_count():
-        raise UserError(f"--devices {devices}: this machine has {torch.cuda.device_count()} CUDA devices")
+        raise UserError(f"--devices {devices}: this machine has {counted(torch.cuda.device_count(), 'CUDA device')}")
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # what it does is what was asked for
     fabric = Fabric(
         accelerator=device.type,
