@@ -98,6 +98,14 @@ def test_a_policy_that_will_not_learn_is_said_before_and_after(
     assert "there is no checkpoint" not in capsys.readouterr().out
 
 
+def test_a_model_that_learned_nothing_is_told_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--out", str(tmp_path / "run"), *QUICK]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    place = next(number for number, line in enumerate(lines) if line.startswith("test error"))
+    assert lines[place + 1].startswith("the model has learned hardly anything: its training loss is 2.")
+    assert "that of guessing 2.30; try a lower --optimizer.lr, 0.01 say, or more steps by --epochs" in lines[place + 1]
+
+
 @pytest.mark.parametrize(("every", "warmup", "epochs"), [(10, 0, 30), (7, 1.0, 30), (3, 2.5, 30), (10, 6.0, 41)])
 def test_outer_steps_are_counted_as_they_are_taken(tmp_path: Path, every: int, warmup: float, epochs: int) -> None:
     more = ["--epochs", str(epochs), "--outer.every", str(every), "--outer.warmup", str(warmup)]

@@ -13,6 +13,7 @@ from madao.hypergrad import Ranks
 from madao.ops.checks import nearest
 from madao.policy.words import preferred
 from madao.training.build import build_policy
+from madao.training.closing import warning
 from madao.training.config import TrainConfig
 from madao.training.errors import SharedError, UserError
 from madao.training.interrupt import Interrupted, how_to_resume
@@ -47,7 +48,10 @@ def command(arguments: list[str]) -> None:
             raise UserError(f"process {ranks.rank} of {ranks.world}: {error}") from None
         raise SystemExit(error.exit_code if isinstance(error, Interrupted) else 2) from None  # the first one says it
     if Ranks.current().first:
-        print("\n".join(summary(result, config.outer.learn == "strength")), flush=True)
+        lines = summary(result, config.outer.learn == "strength")
+        if (nothing := warning(trainer)) is not None:
+            lines.insert(1, nothing)
+        print("\n".join(lines), flush=True)
 
 
 def _fit(trainer: Trainer) -> Result:
