@@ -155,6 +155,7 @@ def gradients(trainer: Trainer, variant: Variant, steps: int, warm: int, compile
     if trainer.device.type == "cuda":
         outer.record(print, compile)
     sizes = max(round(config.batch_size * variant.images), 2), max(round(config.batch_size * variant.validation), 2)
+    assert trainer.splits.validation is not None
     train, validation = (
         Batches(images, min(size, len(images)), trainer.device, config.seed + 1).stream(0)
         for images, size in zip((trainer.splits.train, trainer.splits.validation), sizes, strict=True)

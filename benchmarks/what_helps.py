@@ -65,6 +65,7 @@ def train(operation: str, seed: int, epochs: int) -> dict[str, Any]:
         last = RunDirectory(Path(result.out)).read_metrics()[-1]
     assert result.test_loss is not None
     assert result.test_error is not None
+    assert result.validation_error is not None
     return {
         "loss": (float(last["validation_loss"]) + result.test_loss) / 2,  # as many digits each
         "error": (result.validation_error + result.test_error) / 2,

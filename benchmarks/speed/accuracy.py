@@ -158,6 +158,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         trainer = trained(arguments, folder)
     results["train_error"], results["validation_error"] = trainer.totals.error, trainer.validation_error
+    assert trainer.splits.validation is not None
     batches = [
         Batches(images, arguments.batch, trainer.device, seed).stream(0)
         for seed, images in enumerate((trainer.splits.train, trainer.splits.validation))

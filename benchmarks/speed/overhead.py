@@ -26,7 +26,6 @@ import torch
 from measure import environment, write
 
 from madao.data import Pixels
-from madao.training.build import Splits
 from madao.training.config import (
     AugmentConfig,
     ModelConfig,
@@ -36,6 +35,7 @@ from madao.training.config import (
     TaskConfig,
     TrainConfig,
 )
+from madao.training.splits import Splits
 from madao.training.trainer import Trainer
 
 DEFAULT = {"every": 30, "warmup": 0}

@@ -11,7 +11,7 @@ from madao.cli.recipes import FOLDER, METHODS, paper_numbers
 from madao.cli.train import read_config
 from madao.data import Pixels
 from madao.models import WideResNet
-from madao.training.build import Splits
+from madao.training.splits import Splits
 from madao.training.trainer import Trainer
 
 RECIPES = sorted(path.stem for path in FOLDER.glob("*.yaml"))

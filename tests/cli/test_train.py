@@ -203,7 +203,7 @@ def test_bad_values_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["--outer.estimator", "magic"], "--outer.estimator: expected one of influence, relaxed, got 'magic'"),
         (["--data.root", str(missing)], f"there is no folder {missing}"),
         (["--config", str(missing)], "File does not exist"),
-        (["--data.validation", "1.5"], "--data.validation must lie between 0 and 1"),
+        (["--data.validation", "1.5"], "--data.validation must be at least 0 and below 1"),
         (["--device", "tpu"], "--device must be auto, cpu, cuda"),
         (["--augment.method", str(missing / "policy.json")], "there is no policy file"),
         (

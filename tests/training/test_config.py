@@ -72,8 +72,8 @@ LEAST = {
     "checkpoint_minutes": 0,
 }
 ABOVE_ZERO = ("optimizer.restart", "optimizer.clip", "outer.scale", "outer.damping")
-BETWEEN = ("data.validation", "augment.scale", "augment.start")
-IN = ("augment.magnitude", "augment.variation", "optimizer.label_smoothing", "ema")
+BETWEEN = ("augment.scale", "augment.start")
+IN = ("data.validation", "augment.magnitude", "augment.variation", "optimizer.label_smoothing", "ema")
 BAD = [
     *((key, value) for key, least in LEAST.items() for value in (least - 1, least - 0.001, -math.inf, math.nan)),
     *((key, value) for key in ABOVE_ZERO for value in (0, -1, math.nan)),
@@ -202,5 +202,5 @@ def test_settings_nobody_knows_are_refused_in_one_line(plain: dict[str, Any], na
 def test_what_is_read_is_checked() -> None:
     with pytest.raises(UserError, match=r"^--epochs must be at least 1, got 0$"):
         from_plain({"epochs": 0})
-    with pytest.raises(UserError, match=r"^--data.validation must lie between 0 and 1, got 1.5$"):
+    with pytest.raises(UserError, match=r"^--data.validation must be at least 0 and below 1, got 1.5$"):
         from_plain({"data": {"validation": 1.5}})

@@ -41,6 +41,7 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
     assert [int(row.split(",")[0]) for row in rows] == list(range(1, 9))
     result = Result.load(out)
     assert result is not None
+    assert result.validation_error is not None
     assert result.validation_error < 0.6
 
 

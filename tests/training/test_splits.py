@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from madao.data import Pixels
-from madao.training.build import Splits, load_splits
 from madao.training.config import DataConfig
 from madao.training.errors import UserError
+from madao.training.splits import Splits, load_splits
 
 COUNTS = (40, 20, 20)
 """Training images of each class."""
@@ -54,6 +54,19 @@ def test_what_is_set_aside_is_told_by_its_place_among_all_images(tmp_path: Path)
         assert found.validation_indices is not None
         assert found.validation_indices.tolist() == numbers(found.validation)
     assert numbers(splits(root, None).train) == numbers(splits(root, 80).train)
+
+
+def test_all_may_be_trained_on(tmp_path: Path) -> None:
+    found = load_splits(DataConfig(root=str(written(tmp_path)), validation=0))
+    assert numbers(found.train) == [*range(80)]
+    assert found.validation is None
+    assert found.validation_indices is None
+    assert found.fingerprint()["validation"] == 0
+    assert numbers(found.on(torch.device("cpu")).train) == [*range(80)]
+    few = load_splits(DataConfig(root=str(written(tmp_path)), validation=0, images=3))
+    assert len(few.train) == 3  # one of each class, since none is set aside
+    own = load_splits(DataConfig(root=str(written(tmp_path, validation=True)), validation=0))
+    assert own.validation is not None
 
 
 def test_the_seed_decides_which(tmp_path: Path) -> None:

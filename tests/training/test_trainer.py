@@ -18,7 +18,7 @@ from madao.data import Pixels
 from madao.policy import Policy, PolicySpec
 from madao.tasks import Score
 from madao.training import checkpoint
-from madao.training.build import METHODS, Splits
+from madao.training.build import METHODS
 from madao.training.config import (
     AugmentConfig,
     DataConfig,
@@ -30,6 +30,7 @@ from madao.training.config import (
 )
 from madao.training.errors import UserError
 from madao.training.interrupt import Interrupted
+from madao.training.splits import Splits
 from madao.training.state import restore
 from madao.training.trainer import Trainer
 

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from madao.data import OnDevice, Pixels
 from madao.data.files import Files
-from madao.training import build
-from madao.training.build import Splits, on_device
+from madao.training import splits as splits_module
 from madao.training.config import DataConfig
 from madao.training.meter import Meter
+from madao.training.splits import Splits, on_device
 from madao.training.trainer import Trainer
 from madao.training.waiting import starved, timed
 from tests.report.runs import write_run
@@ -254,7 +254,7 @@ def test_who_decodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moved, notes = on_device(given, DataConfig(decode="gpu"), CPU)
     assert moved.train is files
     assert notes == [skipped, "--data.decode gpu: the device is cpu, so worker processes decode the images"]
-    monkeypatch.setattr(build, "why_not_on", lambda device: None)
+    monkeypatch.setattr(splits_module, "why_not_on", lambda device: None)
     moved, notes = on_device(given, DataConfig(decode="gpu"), CPU)
     assert isinstance(moved.train, OnDevice)
     assert isinstance(moved.validation, Pixels)

@@ -233,6 +233,11 @@ class _Run:
             magnitude = self.plan.methods[TUNED].augment.magnitude
             write_search(folder / SEARCH, {"trials": [], "magnitude": magnitude})
             return
+        if not self.plan.methods[TUNED].data.validation:
+            raise UserError(
+                "RandAugment's magnitude is chosen by validation error, and --data.validation 0 sets no images aside; "
+                "name one by --augment.magnitude, with --search.trials 0"
+            )
         storage = chosen.search.storage or f"sqlite:///{(folder / 'search.db').resolve()}"
         name = study_name(self.plan.methods[TUNED], self._search_seeds, self._data)
         private = chosen.search.storage is None
@@ -258,6 +263,7 @@ class _Run:
         def then(result: Result | None) -> None:
             if result is None:
                 return
+            assert result.validation_error is not None
             errors.append(result.validation_error)
             if len(errors) == len(seeds):
                 search.tell(number, math.fsum(errors) / len(seeds))

@@ -11,7 +11,7 @@ from madao.data import Batches, DataError
 from madao.models import ModelError
 from madao.tasks import Score
 from madao.training import checkpoint
-from madao.training.build import build_model, build_standard, build_task, load_splits, on_device, pick_device
+from madao.training.build import build_model, build_standard, build_task, pick_device
 from madao.training.config import from_plain
 from madao.training.errors import UserError
 from madao.training.evaluate import evaluate as score
@@ -19,6 +19,7 @@ from madao.training.evaluate import to_compare_with
 from madao.training.linear import LinearProtocol, linear_evaluation
 from madao.training.precision import set_precision
 from madao.training.rundir import RunDirectory
+from madao.training.splits import load_splits, on_device
 
 
 def command(arguments: list[str]) -> None:
@@ -73,7 +74,10 @@ def evaluate(
         raise UserError(f"the classes are not those the model of {run} was trained on: {other!r} is new or elsewhere")
     images = splits.test if split == "test" else splits.validation
     if images is None:
-        raise UserError("this data has no test split; use --split validation")
+        other = "validation" if split == "test" else "test"
+        there = splits.validation if split == "test" else splits.test
+        remedy = "name a folder that has one by --root" if there is None else f"use --split {other}"
+        raise UserError(f"this data has no {split} split; {remedy}")
     # As the model was trained, whatever the images at hand are.
     trained_on = json.loads((directory.path / "split.json").read_text())
     splits = dataclasses.replace(splits, mean=tuple(trained_on["mean"]), std=tuple(trained_on["std"]))

@@ -129,17 +129,11 @@ def summary(result: Result, alike_by_choice: bool = False) -> list[str]:
         result: Of the run.
         alike_by_choice: Whether which operations are chosen was not to be learned.
     """
-    if result.test_error is None:
-        lines = [
-            f"validation {result.error} {100 * result.validation_error:.2f} % (epoch {result.epoch}; there is no "
-            "test set)"
-        ]
-    else:
-        lines = [
-            f"test {result.error} {100 * result.test_error:.2f} %, validation {result.error} "
-            f"{100 * result.validation_error:.2f} % "
-            f"(epoch {result.epoch})"
-        ]
+    measured = {"test": result.test_error, "validation": result.validation_error}
+    known = {split: error for split, error in measured.items() if error is not None}
+    errors = ", ".join(f"{split} {result.error} {100 * error:.2f} %" for split, error in known.items())
+    lacking = "; there is no test set" if result.test_error is None else ""
+    lines = [f"{errors or 'trained, and nothing measured'} (epoch {result.epoch}{lacking})"]
     if result.policy and alike_by_choice:
         lines.append("the policy chooses all alike, as asked, and has learned how often and how strongly")
     elif result.policy and not preferred(result.policy.values()):
@@ -150,6 +144,7 @@ def summary(result: Result, alike_by_choice: bool = False) -> list[str]:
     lines.append(f"look at it:    madao report {out}")
     if result.policy:
         lines.append(f"take it away:  madao export {out} --to torchvision")
-    split = "" if result.test_error is not None else " --split validation"
-    lines.append(f"measure again: madao evaluate {out}{split}")
+    if known:
+        split = "" if "test" in known else " --split validation"
+        lines.append(f"measure again: madao evaluate {out}{split}")
     return lines

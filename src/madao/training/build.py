@@ -1,29 +1,10 @@
 """From a configuration to the things a run needs."""
 
-import dataclasses
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from madao.data import (
-    DATASETS,
-    DataError,
-    Dataset,
-    Encoded,
-    Images,
-    OnDevice,
-    Pixels,
-    Source,
-    check_classes,
-    mean_and_std,
-    share,
-    stratified,
-)
-from madao.data.decoding import why_not_on
-from madao.data.masks import looks_so
-from madao.data.split import lacks
 from madao.hypergrad import Ranks
 from madao.models import UnknownModel, build, build_dense, build_encoder, known, known_dense
 from madao.ops.checks import nearest
@@ -40,181 +21,12 @@ from madao.policy import (
 from madao.policy.fixed import START
 from madao.policy.named import NAMED
 from madao.tasks import Classification, MoCo, Segmentation, Task
-from madao.training.config import AugmentConfig, DataConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainConfig
+from madao.training.config import AugmentConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainConfig
 from madao.training.counted import counted
 from madao.training.errors import UserError
+from madao.training.splits import Splits
 
 METHODS = ("madao", "standard", *NAMED)
-_OWN_SIZE = ("cifar10", "cifar100", "svhn", "npz", "digits", "shapes")
-"""Data sets whose images have all one size: they are seen whole."""
-_FILE_SIZE = 224
-_CANVAS = 256 / 224
-"""Files are stored so much larger than what the model sees, as is usual, so that there is something to crop."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Splits:
-    """The images of a run.
-
-    Attributes:
-        name: Of the data set.
-        classes: Names of the classes.
-        train: What weights learn from.
-        validation: What the policy learns from, and the best checkpoint is chosen by.
-        test: What is looked at once, at the end, if there is any.
-        flip: Whether a mirrored image means the same.
-        size: Side of what the model sees.
-        mean: Of the training images in [0, 1], per channel.
-        std: Of the training images in [0, 1], per channel.
-        validation_indices: Which of the training images were set aside; None where validation has a split of its own.
-        skipped: How many images could not be read and were left out.
-    """
-
-    name: str
-    classes: tuple[str, ...]
-    train: Images
-    validation: Images
-    test: Images | None
-    flip: bool
-    size: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    validation_indices: Tensor | None
-    skipped: int
-
-    def fingerprint(self) -> dict[str, object]:
-        """What tells these images from others, in short."""
-        return {
-            "classes": list(self.classes),
-            "train": len(self.train),
-            "validation": len(self.validation),
-            "mean": list(self.mean),
-            "std": list(self.std),
-        }
-
-    def on(self, device: torch.device, decode: bool = False) -> "Splits":
-        """With what is in memory on a device, once, however many batches are made of it.
-
-        Args:
-            device: Where training runs.
-            decode: Whether it decodes what is not in memory.
-        """
-
-        def moved(images: Images) -> Images:
-            if isinstance(images, Pixels):
-                return images.on(device)
-            return OnDevice(images, device) if decode and isinstance(images, Encoded) else images
-
-        test = None if self.test is None else moved(self.test)
-        return dataclasses.replace(self, train=moved(self.train), validation=moved(self.validation), test=test)
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether no training image has to be decoded any more."""
-        return isinstance(self.train, Pixels)
-
-    @property
-    def channels(self) -> int:
-        """Of the images."""
-        return self.train.shape[0]
-
-
-def load_dataset(config: DataConfig) -> Dataset:
-    """The data set a configuration names."""
-    name = config.name or _default_data(config.root)
-    if config.planted != "none" and name not in ("digits", "shapes"):
-        raise UserError(f"--data.planted belongs to the data sets digits and shapes, got {name}")
-    if config.root is None and name in ("folder", "masks", "npz", "webdataset"):
-        raise UserError(f"the data set {name} needs --data.root")
-    side = None if config.size is None else config.size if name in _OWN_SIZE else round(config.size * _CANVAS)
-    try:
-        return DATASETS[name](
-            Source(Path(config.root or "data"), config.download, side, config.on_error, config.planted)
-        )
-    except DataError as error:
-        raise UserError(str(error)) from None
-
-
-def _default_data(root: str | None) -> str:
-    if root is None:
-        return "digits"
-    by_ending = {".npz": "npz", ".tar": "webdataset"}.get(Path(root).suffix)
-    return by_ending or ("masks" if looks_so(Path(root)) else "folder")
-
-
-def load_splits(config: DataConfig) -> Splits:
-    """Load the data set and set validation images aside."""
-    dataset = load_dataset(config)
-    try:
-        train, validation, indices = _set_aside(dataset, config)
-        check_classes(train.targets, dataset.classes, "training")
-        check_classes(validation.targets, dataset.classes, "validation")
-        (train, lost_train), (validation, lost_validation) = (
-            _in_memory(images, config) for images in (train, validation)
-        )
-        test, lost_test = (None, 0) if dataset.test is None else _in_memory(dataset.test, config)
-        mean, std = mean_and_std(train, workers=config.processes if isinstance(train, Encoded) else 0)
-    except DataError as error:
-        raise UserError(str(error)) from None
-    stored = min(train.shape[1:])
-    size = stored if dataset.name in _OWN_SIZE else config.size or _FILE_SIZE
-    return Splits(
-        name=dataset.name,
-        classes=dataset.classes,
-        train=train,
-        validation=validation,
-        test=test,
-        flip=dataset.flip,
-        size=size,
-        mean=mean,
-        std=std,
-        validation_indices=indices,
-        skipped=lost_train + lost_validation + lost_test,
-    )
-
-
-def _set_aside(dataset: Dataset, config: DataConfig) -> tuple[Images, Images, Tensor | None]:
-    """What is trained on, what the policy learns from, and which of the training images the latter are."""
-    used = _used(dataset, config)
-    if dataset.validation is not None:
-        return dataset.train if config.images is None else dataset.train.subset(used), dataset.validation, None
-    kept, aside = stratified(dataset.train.labels[used], config.validation, config.split_seed, dataset.classes)
-    return dataset.train.subset(used[kept]), dataset.train.subset(used[aside]), used[aside]
-
-
-def _used(dataset: Dataset, config: DataConfig) -> Tensor:
-    """Which of the training images are used at all."""
-    count = len(dataset.train)
-    if config.images is None or config.images >= count:
-        return torch.arange(count)
-    least = 2 if dataset.validation is None else 1  # of which one is set aside
-    enough = int(dataset.train.labels.bincount().clamp(max=least).sum())
-    if config.images < enough:
-        raise UserError(f"--data.images must be at least {enough}, {least} of each class, got {config.images}")
-    return share(dataset.train.labels, config.images, config.split_seed, least)
-
-
-def _in_memory(images: Images, config: DataConfig) -> tuple[Images, int]:
-    """The images decoded, if they fit; and how many could not be."""
-    channels, height, width = images.shape
-    if not isinstance(images, Encoded) or len(images) * channels * height * width > config.memory * 2**30:
-        return images, 0
-    decoded, lost = images.decode_all(config.processes)
-    return decoded, len(lost)
-
-
-def on_device(splits: Splits, config: DataConfig, device: torch.device) -> tuple[Splits, list[str]]:
-    """The images where they are trained on, and what there is to say about it."""
-    notes = [f"skipped {counted(splits.skipped, 'image')} that could not be read"] if splits.skipped else []
-    lacking = None if splits.test is None else lacks(splits.test.targets, splits.classes, "test")
-    if lacking is not None:
-        notes.append(f"{lacking}: the test error will say nothing about them")
-    if config.decode == "workers" or splits.in_memory:
-        return splits.on(device), notes
-    reason = why_not_on(device)
-    if reason is not None:
-        notes.append(f"--data.decode gpu: {reason}, so worker processes decode the images")
-    return splits.on(device, decode=reason is None), notes
 
 
 def build_model(config: ModelConfig, splits: Splits, task: TaskConfig | None = None) -> nn.Module:

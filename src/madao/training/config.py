@@ -25,7 +25,8 @@ class DataConfig:
         download: Fetch the data set if it is not there.
         size: Side of what the model sees. By default the data set's own; 224 for files.
         images: Use at most so many of the training images, of each class its share. By default all.
-        validation: Part of the training images set aside to choose by, where the data set has no such split.
+        validation: Part of the training images set aside to choose by, where the data set has no such split. 0 to
+            train on all of them, with a policy that is learned already.
         split_seed: Which images are used and set aside.
         workers: Processes that decode images. By default one a core, at most four.
         decode: Who decodes images that are read while training: workers, or gpu (JPEG files, by nvJPEG, so that
@@ -57,8 +58,8 @@ class DataConfig:
         at_least("data.images", self.images, 1)
         at_least("data.workers", self.workers, 0)
         at_least("data.memory", self.memory, 0)
-        if not 0 < self.validation < 1:
-            raise UserError(f"--data.validation must lie between 0 and 1, got {self.validation}")
+        if not 0 <= self.validation < 1:
+            raise UserError(f"--data.validation must be at least 0 and below 1, got {self.validation}")
 
     @property
     def processes(self) -> int:

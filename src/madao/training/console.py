@@ -64,11 +64,21 @@ class Console:
         rate: float,
         policy: AugmentationPolicy | None,
         own: float | None = None,
+        due: bool = True,
     ) -> None:
-        """One line for an epoch that is over; `own` is the rate of a model that need not wait for images."""
+        """One line for an epoch that is over.
+
+        Args:
+            row: Its row of metrics.csv.
+            epochs: Of the run.
+            rate: Images a second.
+            policy: As it is now.
+            own: The rate of a model that need not wait for images.
+            due: Whether it was to be evaluated: where there is no bar, other epochs have no line.
+        """
         parts = [f"epoch {row['epoch']}/{epochs}", f"loss {row['train_loss']:.3f}"]
-        if row["validation_error"] is None and self._progress is None:
-            return  # plain lines are for what was measured
+        if not due and self._progress is None:
+            return
         if row["validation_error"] is not None:
             parts.append(f"validation {self.error} {100 * row['validation_error']:.2f} %")
         parts.append(

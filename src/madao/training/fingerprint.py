@@ -6,8 +6,8 @@ import hashlib
 import torch
 
 from madao.data import Encoded, Images, Pixels
-from madao.training.build import load_dataset
 from madao.training.config import DataConfig
+from madao.training.splits import load_dataset
 
 _LOOKED_AT = 256
 """Images of each split whose content counts, evenly spaced; of the others their labels do."""

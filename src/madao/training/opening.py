@@ -16,7 +16,8 @@ def opening(trainer: Trainer) -> list[str]:
     lines = []
     if config.resume and trainer.directory.checkpoints.empty:
         lines.append(f"there is no checkpoint in {trainer.directory.path}: a new run begins")
-    parts = [f"{counted(len(splits.train), 'image')} to train on", f"{len(splits.validation):,} for validation"]
+    parts = [f"{counted(len(splits.train), 'image')} to train on"]
+    parts.append("none for validation" if splits.validation is None else f"{len(splits.validation):,} for validation")
     parts.append("no test images" if splits.test is None else f"{len(splits.test):,} for the test")
     names = ", ".join(splits.classes[:_CLASSES]) + (", …" if len(splits.classes) > _CLASSES else "")
     where = config.data.root if splits.name == "folder" else splits.name

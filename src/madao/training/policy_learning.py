@@ -24,7 +24,6 @@ from madao.hypergrad import (
 from madao.hypergrad.influence import Baseline
 from madao.policy import Policy, Standard
 from madao.tasks import Task
-from madao.training.build import Splits
 from madao.training.config import OuterConfig, TrainConfig
 from madao.training.drawing import part_of
 from madao.training.ema import WeightAverage
@@ -34,6 +33,7 @@ from madao.training.outer import PolicyOptimizer
 from madao.training.outer_step import OuterStep
 from madao.training.policy_adam import PolicyAdam
 from madao.training.schedule import cosine
+from madao.training.splits import Splits
 
 _BASELINES: dict[str, Baseline] = {
     "leave-one-out": LeaveOneOut(),
@@ -110,12 +110,16 @@ class PolicyLearning:
         if settings.sign == "random":
             self.outer.sign = functools.partial(_coin, config.seed)
         device, workers = train_batches.device, config.data.processes
-        validation = splits.validation
+        if splits.validation is None:
+            raise SharedError(
+                "--data.validation 0 leaves no images to learn a policy from; name one that is learned already, by "
+                "--augment.method RUN/policy.json, or set some images aside"
+            )
         self.ranks = self.outer.ranks
         batches = functools.partial(
             Batches, device=device, workers=workers, rank=self.ranks.rank, world=self.ranks.world
         )
-        self._validation = batches(validation, settings.batch_size or config.batch_size, seed=config.seed)
+        self._validation = batches(splits.validation, settings.batch_size or config.batch_size, seed=config.seed)
         self._train = (
             batches(splits.train, settings.train_batch_size, seed=config.seed + 1)
             if settings.train_batch_size is not None

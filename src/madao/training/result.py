@@ -16,7 +16,8 @@ class Result:
 
     Attributes:
         test_error: On the test set, seen once; None where there is none.
-        validation_error: On the validation images, of the weights that saw the test set.
+        validation_error: On the validation images, of the weights that saw the test set; None where none were set
+            aside.
         epoch: The epoch of those weights.
         out: The run directory.
         policy: The learned policy's selection probabilities by operation, averaged over stages, of what classes
@@ -28,7 +29,7 @@ class Result:
     """
 
     test_error: float | None
-    validation_error: float
+    validation_error: float | None
     epoch: int
     out: str
     policy: dict[str, float]

@@ -15,14 +15,11 @@ from madao.policy import ImagePolicy, Policy
 from madao.tasks import Score
 from madao.training import checkpoint
 from madao.training.build import (
-    Splits,
     build_model,
     build_optimizer,
     build_policy,
     build_standard,
     build_task,
-    load_splits,
-    on_device,
     pick_device,
     standardise,
 )
@@ -45,6 +42,7 @@ from madao.training.records import record_images, record_policy, run_directory
 from madao.training.result import FILE, Result, preferences
 from madao.training.rundir import RunDirectory
 from madao.training.schedule import learning_rate
+from madao.training.splits import Splits, load_splits, on_device
 from madao.training.state import restore, snapshot, standing
 from madao.training.totals import Totals
 from madao.training.waiting import starved, timed
@@ -78,6 +76,8 @@ class Trainer:
         if splits is None:
             splits = by_the_first(self.ranks, lambda: load_splits(config.data), again=True)
         self.splits, self._notes = on_device(splits, config.data, self.device)
+        if self.splits.validation is None and config.test_with == "best":
+            raise SharedError("--test_with best chooses by validation images, and --data.validation 0 sets none aside")
         self.directory = RunDirectory(run_directory(config, self.splits), self.ranks.first)
         torch.manual_seed(config.seed)
         self.network = build_model(config.model, self.splits, config.task)
@@ -136,7 +136,7 @@ class Trainer:
         self.epoch = self.step = 0
         self.totals = Totals(self.device, self.ranks)
         self.best: tuple[float, int] | None = None
-        self.validation_error = 1.0
+        self.validation_error: float | None = None
         self.title = title or self.directory.path.name
 
     def _inner_step(self, optimizer: Any) -> InnerStep | GraphedStep:
@@ -301,7 +301,7 @@ class Trainer:
         seconds, rate = self.meter.seconds, self.meter.rate(self.totals.images)
         timing = timed(seconds, rate, self.meter.read())
         due = self.epoch % self.config.evaluate_every == 0 or self.epoch == self.config.epochs
-        score = self._score(self.splits.validation) if due else None
+        score = self._score(self.splits.validation) if due and self.splits.validation is not None else None
         self.validation_error = self.validation_error if score is None else score.error
         learning = self.learning
         row = {
@@ -331,7 +331,7 @@ class Trainer:
         self.meter.clear()
         if better or self.epoch % self.config.checkpoint_every == 0 or self.epoch == self.config.epochs:
             self._save()
-        self.console.epoch(row, self.config.epochs, rate, self.policy, timing["model_images_per_second"])
+        self.console.epoch(row, self.config.epochs, rate, self.policy, timing["model_images_per_second"], due)
         self.console.advise(starved(timing, self.config.data, self.splits, self.device.type == "cuda"))
 
     def _score(self, images: Any) -> Score:

@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from madao.training.build import Splits
 from madao.training.config import DataConfig
+from madao.training.splits import Splits
 
 _SHARE = 0.1
 """Part of the time from which on waiting is worth a word."""
@@ -44,7 +44,7 @@ def starved(timing: Mapping[str, Any], config: DataConfig, splits: Splits, on_gp
     if own is None or waiting < max(_SHARE * timing["seconds"], _SECONDS):
         return None
     channels, height, width = splits.train.shape
-    gib = (len(splits.train) + len(splits.validation)) * channels * height * width / 2**30
+    gib = (len(splits.train) + len(splits.validation or ())) * channels * height * width / 2**30
     remedies = ["a smaller --data.size"]
     if config.processes < (os.cpu_count() or 1):
         remedies.insert(0, f"more --data.workers than {config.processes}")
