@@ -14,6 +14,7 @@ Trainings as in `worth.py`, each seed of other images. Policies that stay as the
 And policies that are learned while the network trains:
 
     learned         as `madao train` does it
+    same-loss       the same, influences compared with those of images that are as hard
     pulled          the same, drawn back to the start
     strength        the same, how often and how strongly only, all operations alike
 
@@ -43,7 +44,12 @@ from madao.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
 FIXED = ("gentle", "uniform", "followed", "trivialaugment")
-LEARNED: dict[str, dict[str, Any]] = {"learned": {}, "pulled": {"pull": 1.0}, "strength": {"learn": "strength"}}
+LEARNED: dict[str, dict[str, Any]] = {
+    "same-loss": {"baseline": "same-loss"},
+    "learned": {},
+    "pulled": {"pull": 1.0},
+    "strength": {"learn": "strength"},
+}
 """With what differs from the defaults."""
 MAGNITUDES = (0.39, 0.79, 0.06)
 """Those that `madao compare` tries."""

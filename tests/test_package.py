@@ -71,6 +71,7 @@ PUBLIC = {
         "Relaxed",
         "RunningSignal",
         "SameExample",
+        "SameLoss",
         "SplitLoss",
         "Stats",
         "Status",

@@ -7,7 +7,7 @@ from madao.hypergrad.gauss_newton import GaussNewton
 from madao.hypergrad.hvp import DoubleBackward, FiniteDifference, ForwardOverReverse
 from madao.hypergrad.hypergradient import Hypergradient, hypergradient
 from madao.hypergrad.identity import Identity
-from madao.hypergrad.influence import BatchMean, ClassMean, LeaveOneOut, NoBaseline, SameExample, Unaugmented
+from madao.hypergrad.influence import BatchMean, ClassMean, LeaveOneOut, NoBaseline, SameExample, SameLoss, Unaugmented
 from madao.hypergrad.neumann import Neumann
 from madao.hypergrad.nystrom import Nystrom
 from madao.hypergrad.problem import Problem, SplitLoss, Term
@@ -42,6 +42,7 @@ __all__ = [
     "Relaxed",
     "RunningSignal",
     "SameExample",
+    "SameLoss",
     "SplitLoss",
     "Stats",
     "Status",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from madao.hypergrad import vector
 from madao.hypergrad.hvp import PureLoss, SecondOrder
-from madao.hypergrad.influence import Baseline, Batch, LeaveOneOut
+from madao.hypergrad.influence import Baseline, Batch, LeaveOneOut, SameLoss
 from madao.hypergrad.ranks import Ranks
 from madao.hypergrad.vector import Vector
 
@@ -54,6 +54,15 @@ class Setting:
             slopes.append(slope.reshape(-1))
             weights.append(torch.full_like(slopes[-1], weight / slope.numel()))
         return torch.cat(slopes), torch.cat(weights), gradient
+
+    def losses(self, second_order: SecondOrder) -> tuple[Tensor, Vector]:
+        """ℓ_b of every example, and the gradient of f in the inputs, where that of ⟨q, ∇θ f⟩ is taken."""
+        losses, gradient = [], vector.zeros_like(self.inputs)
+        for (loss, _), pathwise in zip(self.terms, self.pathwise, strict=True):
+            value, part = second_order.losses(loss, self.params, self.inputs, pathwise != 0)
+            gradient = vector.add(gradient, part, pathwise)
+            losses.append(value.reshape(-1))
+        return torch.cat(losses), gradient
 
     def pull_back(self, cotangents: Vector) -> Vector:
         """From the inputs to φ, by the graph between them."""
@@ -109,7 +118,8 @@ class Influence:
 
     Attributes:
         baseline: What is taken from each example's influence: `LeaveOneOut()`, `ClassMean()`, `SameExample()`,
-            `Unaugmented()`, `BatchMean()`, `NoBaseline()`, or your own function of a `Batch`.
+            `Unaugmented()`, `BatchMean()`, `NoBaseline()`, or your own function of a `Batch`; or `SameLoss()`, which
+            answers another question.
     """
 
     baseline: Baseline = dataclasses.field(default_factory=LeaveOneOut)
@@ -138,7 +148,12 @@ class Influence:
         gathered, (place,) = setting.ranks.gathered, setting.ranks.places([len(influence)], influence.device)
         classes = None if setting.classes is None else gathered(setting.classes)
         plain = None if setting.plain is None else plain_influence
-        baseline = self.baseline(Batch(gathered(influence), classes, plain, setting.draws))
+        batch = Batch(gathered(influence), classes, plain, setting.draws)
+        if isinstance(self.baseline, SameLoss):
+            losses, gradient = setting.losses(second_order)
+            batch = dataclasses.replace(batch, losses=gathered(losses))
+            cotangents = vector.add(cotangents, vector.scaled(gradient, self.baseline.slope(batch)), -1.0)
+        baseline = self.baseline(batch)
         own = baseline if setting.ranks.world == 1 else baseline[place.start : place.stop]
         advantage = (influence - own) * weights
         score = torch.autograd.grad(

@@ -58,6 +58,13 @@ class SecondOrder(abc.ABC):
         """D_q ℓ alone."""
         return self.directional(loss, params, direction, inputs)[0]
 
+    def losses(self, loss: PureLoss, params: Vector, inputs: Vector, pathwise: bool) -> tuple[Tensor, Vector]:
+        """ℓ, of its own shape, and the gradient of its mean in the inputs, zero where it is not wanted."""
+        leaves = detached(inputs, requires_grad=pathwise)
+        with torch.set_grad_enabled(pathwise):
+            value = loss(detached(params), leaves)
+            return value.detach(), _gradient(mean(value), leaves)
+
     def gradient(self, loss: PureLoss, params: Vector, inputs: Vector) -> tuple[Tensor, OptionalVector]:
         """The mean loss, and its gradient in parameters and inputs: None for those it does not depend on."""
         point = detached((*params, *inputs), requires_grad=True)

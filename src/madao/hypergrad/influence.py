@@ -26,12 +26,14 @@ class Batch:
         classes: The class of each example, `[B]`, where the problem has them.
         plain_influence: Gives the influence of the same examples not augmented, `[B]`, by a forward-mode pass.
         draws: How many draws of one example follow each other.
+        losses: ℓ_b, `[B]`, for a baseline that asks for them.
     """
 
     influence: Tensor
     classes: Tensor | None
     plain_influence: Callable[[], Tensor] | None
     draws: int = 1
+    losses: Tensor | None = None
 
 
 class Baseline(Protocol):
@@ -109,3 +111,26 @@ class Unaugmented:
         if batch.plain_influence is None:
             raise ValueError("the baseline Unaugmented needs the examples as they were; give Problem(plain=…)")
         return batch.plain_influence()
+
+
+@dataclasses.dataclass(frozen=True)
+class SameLoss:
+    """What an example of the same loss has, by a line through the batch: ā + β (ℓ_b − ℓ̄), β = cov(a, ℓ) / var ℓ.
+
+    Biased, and meant to be. Hard examples have long gradients, so a step on them lowers the outer loss by more: of that
+    line, which says "whatever is hard", nothing is left, and what an example is worth beyond its hardness is. It is
+    ∂/∂φ E[a − β ℓ]: what magnitudes are learned from loses β ∂ℓ_b/∂inputs likewise. In other words, the influence at a
+    training loss that stays as it is.
+    """
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """Points of the line."""
+        assert batch.losses is not None
+        return batch.influence.mean() + self.slope(batch) * (batch.losses - batch.losses.mean())
+
+    def slope(self, batch: Batch) -> Tensor:
+        """β, 0 where all losses are alike."""
+        assert batch.losses is not None
+        harder = batch.losses - batch.losses.mean()
+        spread = harder.square().sum()
+        return torch.where(spread > 0, (batch.influence * harder).sum() / spread.clamp(min=1e-30), 0.0)

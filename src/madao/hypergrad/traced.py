@@ -99,6 +99,12 @@ class Traced(SecondOrder):
         """D_q ℓ alone, by the graph that `directional` uses, which is compiled but once."""
         return self._slopes(loss, params, direction, detached(inputs, requires_grad=True)).detach()
 
+    def losses(self, loss: PureLoss, params: Vector, inputs: Vector, pathwise: bool) -> tuple[Tensor, Vector]:
+        """ℓ, and the gradient of its mean by reverse mode."""
+        everything = detached((*params, *inputs))
+        graph = self._once("losses", loss, everything, lambda: self._graph(_every(loss, len(params)), everything))
+        return super().losses(lambda p, i: graph(*p, *i), params, inputs, pathwise)
+
     def gradient(self, loss: PureLoss, params: Vector, inputs: Vector) -> tuple[Tensor, OptionalVector]:
         """The mean loss and its gradient, by reverse mode."""
         point = detached((*params, *inputs))
@@ -155,6 +161,10 @@ def _laid_out_as(params: Vector, direction: Vector) -> Vector:
 
 def _value(loss: PureLoss, count: int) -> Callable[..., Tensor]:
     return lambda *arguments: mean(loss(arguments[:count], arguments[count:]))
+
+
+def _every(loss: PureLoss, count: int) -> Callable[..., Tensor]:
+    return lambda *arguments: loss(arguments[:count], arguments[count:])
 
 
 def _tangent_of(loss: PureLoss, count: int) -> Callable[..., Tensor]:

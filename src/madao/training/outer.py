@@ -20,6 +20,7 @@ from madao.hypergrad import (
     PureModel,
     Ranks,
     Relaxed,
+    SameLoss,
     Stats,
     Traced,
 )
@@ -350,7 +351,8 @@ class PolicyOptimizer:
         plain: tuple[Tensor, ...] | None = unaugmented
         if self.along is not None:
             # Which may cost as much as another pass, and most baselines do not look at it.
-            wanted = isinstance(self.estimator, Influence) and not isinstance(self.estimator.baseline, LeaveOneOut)
+            blind = (LeaveOneOut, SameLoss)
+            wanted = isinstance(self.estimator, Influence) and not isinstance(self.estimator.baseline, blind)
             with torch.no_grad():
                 plain = (*unaugmented, self.along(self.policy, targets, None)) if wanted else None
         passes = self._passes()

@@ -17,7 +17,8 @@ class OuterConfig:
         solver: How the inverse Hessian is applied: deflated (by the space of recent training gradients, without
             products), gauss-newton (by some steps of conjugate gradients), neumann (the paper's series), identity
             (none).
-        baseline: What influences are compared with: leave-one-out, class-mean, or unaugmented (one more pass).
+        baseline: What influences are compared with: leave-one-out, class-mean, unaugmented (one more pass), or
+            same-loss: those of images that are as hard, so that being hard is no merit.
         mode: The model's mode in the training loss of outer steps: eval, or train (the paper's).
         every: Inner steps between two outer steps, s of the paper.
         warmup: Epochs before the first outer step, w of the paper. By default a fifth of all.
@@ -55,7 +56,7 @@ class OuterConfig:
 
     estimator: Literal["influence", "relaxed"] = "influence"
     solver: Literal["deflated", "gauss-newton", "neumann", "identity"] = "deflated"
-    baseline: Literal["leave-one-out", "class-mean", "unaugmented"] = "leave-one-out"
+    baseline: Literal["leave-one-out", "class-mean", "unaugmented", "same-loss"] = "leave-one-out"
     mode: Literal["eval", "train"] = "eval"
     every: int = 10
     warmup: float | None = None

@@ -19,6 +19,7 @@ from madao.hypergrad import (
     LeaveOneOut,
     Neumann,
     Relaxed,
+    SameLoss,
     Unaugmented,
 )
 from madao.hypergrad.influence import Baseline
@@ -38,6 +39,7 @@ from madao.training.splits import Splits
 _BASELINES: dict[str, Baseline] = {
     "leave-one-out": LeaveOneOut(),
     "class-mean": ClassMean(),
+    "same-loss": SameLoss(),
     "unaugmented": Unaugmented(),
 }
 
