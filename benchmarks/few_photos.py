@@ -36,7 +36,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from cells import Cell, complete
-from worth import EPOCHS, OPERATIONS, settings
+from worth import DEFLATED, EPOCHS, OPERATIONS, settings
 
 from madao import Policy
 from madao.report.compare import Interval, difference, interval
@@ -54,7 +54,6 @@ LEARNED: dict[str, dict[str, Any]] = {
 MAGNITUDES = (0.39, 0.79, 0.06)
 """Those that `madao compare` tries."""
 FIRST = 3
-_DIRECTION = "without 16 gradients of 64"
 
 
 def scores(looks: Sequence[Mapping[str, float]]) -> list[float]:
@@ -71,7 +70,7 @@ def _standardised(values: Sequence[float]) -> list[float]:
 def followed(worth: Mapping[str, Any]) -> Policy:
     """The policy that follows the influences in the results of `worth.py`, alike at both stages."""
     of_trainings = (cell["influence"] for cell in worth["cells"].values() if "influence" in cell)
-    looks = [rows[_DIRECTION] for training in of_trainings for rows in training.values()]
+    looks = [rows[DEFLATED] for training in of_trainings for rows in training.values()]
     policy = Policy()
     with torch.no_grad():
         policy.selection_logits.copy_(torch.tensor(scores(looks)))

@@ -8,8 +8,9 @@ The truth needs no gradient. Trainings in pairs, each of other images and anothe
 the other seven. What an operation is worth is the least-squares share it has in the difference of test errors.
 
 Its influence is taken in trainings under all fourteen alike, at some epochs, as in `hardness.py`: along v; without 16
-gradients of batches, as `Deflated` has it; without 128 gradients of eight images; by `GaussNewton`. Printed is the rank
-correlation of what is influential and what is worth something. What is in the output already is not run again.
+gradients of batches, as `Deflated` has it, and beyond what images of the same loss have, as `SameLoss` takes it;
+without 128 gradients of eight images; by `GaussNewton`. Printed is the rank correlation of what is influential and what
+is worth something. What is in the output already is not run again.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from scipy import stats
+from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from cells import Cell, complete
@@ -31,13 +33,16 @@ from hardness import Network, by_operation, sample
 
 from madao import Policy, Uniform
 from madao.data import Pixels
-from madao.hypergrad import ForwardOverReverse, GaussNewton
+from madao.hypergrad import ForwardOverReverse, GaussNewton, SameLoss
+from madao.hypergrad.influence import Batch
 from madao.training.config import AugmentConfig, DataConfig, ModelConfig, TrainConfig
 from madao.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
 OPERATIONS = [operation.name for operation in Uniform().operations]
 EPOCHS = 100
+DEFLATED = "without 16 gradients of 64"
+BEYOND = f"{DEFLATED}, beyond the loss"
 COPIES = 6
 """Draws of every training image whose influence is taken."""
 _PART = 250
@@ -123,15 +128,21 @@ def influences(trainer: Trainer) -> dict[str, dict[str, float]]:
     some = functools.partial(sample, again, labels, generator)
     directions = {
         "v": v,
-        "without 16 gradients of 64": network.deflated(v, [some(64) for _ in range(16)]),
+        DEFLATED: network.deflated(v, [some(64) for _ in range(16)]),
         "without 128 gradients of 8": network.deflated(v, [some(8) for _ in range(128)]),
     }
     curvature = ForwardOverReverse().gauss_newton(network, tuple(network.params.values()), some(2 * _PART))
     directions["Gauss-Newton, 10 steps"] = GaussNewton(10).solve(curvature, v).vector
-    return {
-        name: by_operation(network.influences(direction, inputs, labels, _PART), draw, policy)
-        for name, direction in directions.items()
-    }
+    every = {name: network.influences(direction, inputs, labels, _PART) for name, direction in directions.items()}
+    batch = Batch(every[DEFLATED], None, None, losses=_losses(network, inputs, labels))
+    every[BEYOND] = batch.influence - SameLoss()(batch)
+    return {name: by_operation(influence, draw, policy) for name, influence in every.items()}
+
+
+@torch.no_grad()
+def _losses(network: Network, inputs: Tensor, labels: Tensor) -> Tensor:
+    point, parts = tuple(network.params.values()), zip(inputs.split(_PART), labels.split(_PART), strict=True)
+    return torch.cat([network.losses(point, *part) for part in parts])
 
 
 def worth(cells: Mapping[str, Cell]) -> dict[str, dict[str, float]]:

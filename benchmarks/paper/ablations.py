@@ -30,12 +30,13 @@ ROWS = {
     "late": "deflated, in the second half only",
     "averaged": "deflated, at averaged weights",
     "pulled": "deflated, drawn back to the start",
+    "same-loss": "deflated, beside images that are as hard",
     "varied": "deflated, any strength up to the learned one",
     "gentle": "deflated, from a tenth of the ranges",
 }
 ONLY_LONG = {"uncut", "restarted", "uniform-gentle", "randaugment-mild", "gentle"}
 """Of these a shorter schedule would answer another question."""
-LONG = ONLY_LONG | {"standard", "uniform", "trivialaugment", "madao", "deflated"}
+LONG = ONLY_LONG | {"standard", "uniform", "trivialaugment", "madao", "deflated", "pulled", "strength", "same-loss"}
 ENTRIES = [
     SHORTER.only(*(method for method in ROWS if method not in ONLY_LONG)),
     Entry("cifar10-wrn-28-2", [method for method in ROWS if method in LONG]),

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,9 @@ from torch import Tensor, nn
 from madao.hypergrad import (
     BatchMean,
     ClassMean,
+    DoubleBackward,
+    FiniteDifference,
+    ForwardOverReverse,
     Identity,
     Influence,
     LeaveOneOut,
@@ -20,10 +24,13 @@ from madao.hypergrad import (
     PureModel,
     Relaxed,
     SameExample,
+    SameLoss,
     Term,
+    Traced,
     Unaugmented,
     hypergradient,
 )
+from madao.hypergrad.hvp import SecondOrder
 from madao.hypergrad.influence import Baseline, Batch
 from madao.policy import Draw, Policy
 
@@ -202,6 +209,54 @@ def test_baselines_by_hand() -> None:
     for draws in (1, 3):
         with pytest.raises(ValueError, match=f"needs two draws .* got {draws} for 4 rows"):
             SameExample()(Batch(influence, None, None, draws))
+
+
+def hardness_taken_out(draw: Draw) -> list[Tensor]:
+    """−∂/∂φ of the score and pathwise parts of a_b − β ℓ_b, β a number, by explicit gradients and numpy's own line."""
+    augmented = POLICY.apply(IMAGES, draw)
+    influence, loss = influence_of(augmented, LABELS, outer_gradient()), losses(MODEL.params, augmented)
+    beta, constant = np.polyfit(loss.detach().numpy(), influence.detach().numpy(), 1)
+    beyond = influence - float(beta) * loss
+    advantage = (beyond - float(constant)).detach()
+    total = (advantage * POLICY.effect_log_prob(draw) + beyond).mean()
+    return [-g for g in torch.autograd.grad(total, list(POLICY.parameters()), retain_graph=True)]
+
+
+@pytest.mark.parametrize("kind", [ForwardOverReverse(), DoubleBackward(), FiniteDifference(), Traced()])
+def test_same_loss_takes_a_line_of_the_losses_out(kind: SecondOrder) -> None:
+    draw = POLICY.sample(IMAGES, torch.Generator().manual_seed(5), relaxed=True).pathwise()
+    expected = hardness_taken_out(draw)
+    found = hypergradient(problem(draw), Identity(1.0), kind, Influence(SameLoss()), check=False).grads
+    plain = hypergradient(problem(draw), Identity(1.0), kind, Influence(LeaveOneOut()), check=False).grads
+    for a, b, other in zip(found, expected, plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
+        assert (a - other).norm() > 0.01 * other.norm()
+
+
+def test_same_loss_is_the_same_in_parts() -> None:
+    draw = POLICY.sample(IMAGES, torch.Generator().manual_seed(6), relaxed=True).pathwise()
+
+    def part(of: slice, p: dict[str, Tensor], x: Tensor) -> Tensor:
+        return losses(p, x[of], LABELS[of])
+
+    parts = [Term(functools.partial(part, of), (of.stop - of.start) / COUNT) for of in (slice(0, 20), slice(20, COUNT))]
+    whole, split = (
+        hypergradient(dataclasses.replace(problem(draw), inner=inner), Identity(1.0), estimator=Influence(SameLoss()))
+        for inner in (problem(draw).inner, parts)
+    )
+    for a, b in zip(whole.grads, split.grads, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_same_loss_by_hand() -> None:
+    losses_, other = torch.tensor([0.0, 1.0, 2.0, 5.0]), torch.tensor([0.3, -0.1, 0.2, 0.4])
+    exact = Batch(3.0 * losses_ + 1.0, None, None, losses=losses_)
+    torch.testing.assert_close(SameLoss()(exact), exact.influence)  # hardness and nothing else
+    assert float(SameLoss().slope(exact)) == pytest.approx(3.0)
+    first, second = (Batch(other + c * losses_, None, None, losses=losses_) for c in (0.0, 7.0))
+    torch.testing.assert_close(other - SameLoss()(first), second.influence - SameLoss()(second))
+    alike = Batch(other, None, None, losses=torch.full((4,), 2.0))
+    torch.testing.assert_close(SameLoss()(alike), torch.full((4,), 0.2))
 
 
 def test_relaxed_and_influence_agree_on_what_is_not_discrete() -> None:

@@ -14,6 +14,7 @@ from madao.hypergrad import (
     LeaveOneOut,
     Neumann,
     Relaxed,
+    SameLoss,
     Traced,
     Unaugmented,
 )
@@ -30,6 +31,7 @@ CASES: dict[str, dict[str, Any]] = {
     "relaxed, neumann": {"estimator": Relaxed(), "solver": Neumann(2, 0.01), "inner_mode": "train"},
     "influence, unaugmented": {"estimator": Influence(Unaugmented()), "solver": Identity(0.1)},
     "influence, deflated": {"estimator": Influence(LeaveOneOut()), "solver": Deflated(3), "pathwise_batch": 4},
+    "influence, same loss": {"estimator": Influence(SameLoss()), "solver": Deflated(3), "pathwise_batch": 4},
     "influence, gauss-newton": {"estimator": Influence(LeaveOneOut()), "solver": GaussNewton(2, 0.1)},
 }
 

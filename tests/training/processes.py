@@ -21,6 +21,7 @@ from madao.hypergrad import (
     Neumann,
     Ranks,
     Relaxed,
+    SameLoss,
     Unaugmented,
 )
 from madao.hypergrad.hypergradient import unread
@@ -34,6 +35,11 @@ from madao.training.outer import PolicyOptimizer
 CASES: dict[str, dict[str, Any]] = {
     "influence, deflated": {"solver": Deflated(4), "estimator": Influence(LeaveOneOut())},
     "influence, gauss-newton": {"solver": GaussNewton(3, 0.1), "estimator": Influence(LeaveOneOut()), "microbatch": 4},
+    "influence, same loss": {
+        "solver": Deflated(4),
+        "estimator": Influence(SameLoss()),
+        "microbatch": 4,
+    },
     "influence, v itself": {"solver": Identity(1.0), "estimator": Influence(ClassMean())},
     "influence, conjugate gradients": {
         "solver": ConjugateGradient(steps=3, damping=1.0),

@@ -18,6 +18,7 @@ from madao.hypergrad import (
     Neumann,
     Place,
     Relaxed,
+    SameLoss,
     Traced,
     Unaugmented,
 )
@@ -40,6 +41,13 @@ CASES: dict[str, dict[str, Any]] = {
         "solver": Deflated(3),
         "inner_mode": "eval",
         "check_every": 0,
+    },
+    "influence, same loss": {
+        "estimator": Influence(SameLoss()),
+        "solver": Deflated(3),
+        "inner_mode": "eval",
+        "check_every": 0,
+        "pathwise_batch": 4,
     },
     "influence, gauss-newton": {
         "estimator": Influence(LeaveOneOut()),
