@@ -8,6 +8,7 @@ Trainings as in `worth.py`, each seed of other images. Policies that stay as the
     gentle          the same at 0.1
     followed        operation i e^z times as likely as the others, z being its influence as `Deflated` has it, in
                     deviations over operations, mean over all looks that worth.json has
+    beyond          the same of influences beyond the loss, as `SameLoss` has them
     trivialaugment
     randaugment     at the magnitude of three whose validation error is lowest for the first seed
 
@@ -36,14 +37,15 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from cells import Cell, complete
-from worth import DEFLATED, EPOCHS, OPERATIONS, settings
+from worth import BEYOND, DEFLATED, EPOCHS, OPERATIONS, settings
 
 from madao import Policy
 from madao.report.compare import Interval, difference, interval
 from madao.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
-FIXED = ("gentle", "uniform", "followed", "trivialaugment")
+FOLLOWED = {"followed": DEFLATED, "beyond": BEYOND}
+FIXED = ("gentle", "uniform", *FOLLOWED, "trivialaugment")
 LEARNED: dict[str, dict[str, Any]] = {
     "same-loss": {"baseline": "same-loss"},
     "learned": {},
@@ -67,10 +69,10 @@ def _standardised(values: Sequence[float]) -> list[float]:
     return [(value - mean) / deviation for value in values]
 
 
-def followed(worth: Mapping[str, Any]) -> Policy:
-    """The policy that follows the influences in the results of `worth.py`, alike at both stages."""
+def followed(worth: Mapping[str, Any], direction: str) -> Policy:
+    """The policy that follows influences in the results of `worth.py`, alike at both stages."""
     of_trainings = (cell["influence"] for cell in worth["cells"].values() if "influence" in cell)
-    looks = [rows[DEFLATED] for training in of_trainings for rows in training.values()]
+    looks = [rows[direction] for training in of_trainings for rows in training.values()]
     policy = Policy()
     with torch.no_grad():
         policy.selection_logits.copy_(torch.tensor(scores(looks)))
@@ -84,9 +86,9 @@ def train(method: str, magnitude: float, seed: int, epochs: int, root: str, wort
         given: dict[str, Any] = {"method": method, "magnitude": magnitude}
         if method == "gentle":
             given |= {"method": "uniform", "start": 0.1}
-        elif method == "followed":
+        elif method in FOLLOWED:
             given["method"] = str(Path(folder) / "policy.json")
-            followed(worth).spec().save(given["method"])
+            followed(worth, FOLLOWED[method]).spec().save(given["method"])
         elif method in LEARNED:
             given["method"] = "madao"
         config = settings(root, folder, [], seed, epochs)
