@@ -122,7 +122,7 @@ def test_a_policy_follows_influences_whatever_their_scale(monkeypatch: pytest.Mo
     large = {name: 5 + 100 * value for name, value in rising.items()}
     direction = "without 16 gradients of 64"
     looks = {"25": {direction: rising, "v": large}, "50": {direction: large}}
-    policy = script.followed({"cells": {"all 0": {"influence": looks}, "0 a": {"test_error": 0.5}}})
+    policy = script.followed({"cells": {"all 0": {"influence": looks}, "0 a": {"test_error": 0.5}}}, direction)
     step = float(1 / np.std(np.arange(14)))  # from each operation to the next, in deviations
     expected = torch.softmax(step * torch.arange(14.0), 0)
     torch.testing.assert_close(policy.selection.detach(), expected.expand(2, 14))

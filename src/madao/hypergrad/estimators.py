@@ -9,7 +9,16 @@ from torch import Tensor
 
 from madao.hypergrad import vector
 from madao.hypergrad.hvp import PureLoss, SecondOrder
-from madao.hypergrad.influence import Baseline, Batch, LeaveOneOut, SameLoss
+from madao.hypergrad.influence import (
+    Baseline,
+    Batch,
+    BatchMean,
+    ClassMean,
+    LeaveOneOut,
+    NoBaseline,
+    SameExample,
+    SameLoss,
+)
 from madao.hypergrad.ranks import Ranks
 from madao.hypergrad.vector import Vector
 
@@ -123,6 +132,11 @@ class Influence:
     """
 
     baseline: Baseline = dataclasses.field(default_factory=LeaveOneOut)
+
+    @property
+    def may_look_at_plain(self) -> bool:
+        """Whether `Problem.plain` is of use; a baseline of your own may look at it."""
+        return not isinstance(self.baseline, BatchMean | ClassMean | LeaveOneOut | NoBaseline | SameExample | SameLoss)
 
     def gradient(self, setting: Setting, q: Vector, second_order: SecondOrder) -> Vector:
         """One directional derivative, its gradient, and the score."""

@@ -14,13 +14,11 @@ from madao.hypergrad import (
     Deflated,
     GaussNewton,
     Influence,
-    LeaveOneOut,
     Neumann,
     Problem,
     PureModel,
     Ranks,
     Relaxed,
-    SameLoss,
     Stats,
     Traced,
 )
@@ -137,7 +135,7 @@ class PolicyOptimizer:
         self.optimizer = torch.optim.RMSprop(policy.parameters(), lr=1e-2) if optimizer is None else optimizer
         self.solver = Deflated() if solver is None else solver
         if estimator is None:
-            estimator = Relaxed() if isinstance(self.solver, Unrolled) else Influence(LeaveOneOut())
+            estimator = Relaxed() if isinstance(self.solver, Unrolled) else Influence()
         self.estimator = estimator
         if isinstance(hvp, Traced):
             raise ValueError("Traced keeps what it makes of every batch; leave hvp alone and call record(print)")
@@ -351,8 +349,7 @@ class PolicyOptimizer:
         plain: tuple[Tensor, ...] | None = unaugmented
         if self.along is not None:
             # Which may cost as much as another pass, and most baselines do not look at it.
-            blind = (LeaveOneOut, SameLoss)
-            wanted = isinstance(self.estimator, Influence) and not isinstance(self.estimator.baseline, blind)
+            wanted = isinstance(self.estimator, Influence) and self.estimator.may_look_at_plain
             with torch.no_grad():
                 plain = (*unaugmented, self.along(self.policy, targets, None)) if wanted else None
         passes = self._passes()
