@@ -9,6 +9,7 @@ Trainings as in `worth.py`, each seed of other images. Policies that stay as the
     followed        operation i e^z times as likely as the others, z being its influence as `Deflated` has it, in
                     deviations over operations, mean over all looks that worth.json has
     beyond          the same of influences beyond the loss, as `SameLoss` has them
+    easy            the same of the loss alone, the less the likelier: a control
     trivialaugment
     randaugment     at the magnitude of three whose validation error is lowest for the first seed
 
@@ -37,14 +38,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from cells import Cell, complete
-from worth import BEYOND, DEFLATED, EPOCHS, OPERATIONS, settings
+from worth import BEYOND, DEFLATED, EASE, EPOCHS, OPERATIONS, settings
 
 from madao import Policy
 from madao.report.compare import Interval, difference, interval
 from madao.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
-FOLLOWED = {"followed": DEFLATED, "beyond": BEYOND}
+FOLLOWED = {"followed": DEFLATED, "beyond": BEYOND, "easy": EASE}
 FIXED = ("gentle", "uniform", *FOLLOWED, "trivialaugment")
 LEARNED: dict[str, dict[str, Any]] = {
     "same-loss": {"baseline": "same-loss"},

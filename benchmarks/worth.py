@@ -9,8 +9,8 @@ the other seven. What an operation is worth is the least-squares share it has in
 
 Its influence is taken in trainings under all fourteen alike, at some epochs, as in `hardness.py`: along v; without 16
 gradients of batches, as `Deflated` has it, and beyond what images of the same loss have, as `SameLoss` takes it;
-without 128 gradients of eight images; by `GaussNewton`. Printed is the rank correlation of what is influential and what
-is worth something. What is in the output already is not run again.
+without 128 gradients of eight images; by `GaussNewton`. And, as a control, how little loss its images have. Printed is
+the rank correlation of each with what operations are worth. What is in the output already is not run again.
 """
 
 import argparse
@@ -43,6 +43,7 @@ OPERATIONS = [operation.name for operation in Uniform().operations]
 EPOCHS = 100
 DEFLATED = "without 16 gradients of 64"
 BEYOND = f"{DEFLATED}, beyond the loss"
+EASE = "less loss"
 COPIES = 6
 """Draws of every training image whose influence is taken."""
 _PART = 250
@@ -134,8 +135,9 @@ def influences(trainer: Trainer) -> dict[str, dict[str, float]]:
     curvature = ForwardOverReverse().gauss_newton(network, tuple(network.params.values()), some(2 * _PART))
     directions["Gauss-Newton, 10 steps"] = GaussNewton(10).solve(curvature, v).vector
     every = {name: network.influences(direction, inputs, labels, _PART) for name, direction in directions.items()}
-    batch = Batch(every[DEFLATED], None, None, losses=_losses(network, inputs, labels))
-    every[BEYOND] = batch.influence - SameLoss()(batch)
+    losses = _losses(network, inputs, labels)
+    batch = Batch(every[DEFLATED], None, None, losses=losses)
+    every[BEYOND], every[EASE] = batch.influence - SameLoss()(batch), -losses
     return {name: by_operation(influence, draw, policy) for name, influence in every.items()}
 
 
