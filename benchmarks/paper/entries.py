@@ -258,13 +258,14 @@ def against(
             differ by their seeds.
         output: The folder it goes to.
     """
-    known = {x: cells for x, cells in found.items() if cells}
+    tested = {x: {seed: cell for seed, cell in cells.items() if error({seed: cell})} for x, cells in found.items()}
+    known = {x: cells for x, cells in tested.items() if cells}
     absent = ", ".join(f"{x:g}" for x in found if x not in known)
     seeds = sorted(set.intersection(*(set(cells) for cells in known.values()))) if known else []
     means = [error({seed: cells[seed] for seed in seeds}) for cells in known.values()]
     points = [each for each in means if each is not None]
     if not points:
-        return f"{key}: no run of it is there"
+        return f"{key}: {'no seed that all settings have' if known else 'no run of it'} is there"
     low, high = ([edge(each, sign) for each in points] for sign in (-1, 1))
     panel = Panel([Series("test error", [*range(len(points))], [each.mean for each in points], 0, low, high)])
     of = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean ± standard deviation of {len(seeds)} seeds"

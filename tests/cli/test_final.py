@@ -98,5 +98,8 @@ def test_a_magnitude_cannot_be_chosen_without_them(
     compare = ["compare", *arguments, "--methods", "standard,randaugment", "--seeds", "1"]
     assert main(compare) == 2
     assert "RandAugment's magnitude is chosen by validation error" in capsys.readouterr().err
-    assert main([*compare, "--search.trials", "0"]) == 0
+    assert main(["compare", *arguments, "--methods", "standard,madao"]) == 2
+    assert "leaves no images for madao to learn from" in capsys.readouterr().err
+    assert main([*compare, "--search.trials", "0", "--export", str(tmp_path / "record.json")]) == 0
+    assert len(json.loads((tmp_path / "record.json").read_text())["cells"]["standard 0"]["curve"]["train_loss"]) == 2
     assert "test error" in capsys.readouterr().out

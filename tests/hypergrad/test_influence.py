@@ -257,6 +257,9 @@ def test_same_loss_by_hand() -> None:
     torch.testing.assert_close(other - SameLoss()(first), second.influence - SameLoss()(second))
     alike = Batch(other, None, None, losses=torch.full((4,), 2.0))
     torch.testing.assert_close(SameLoss()(alike), torch.full((4,), 0.2))
+    for count in (50, 64, 100, 2048):  # whose mean is off by rounding, in float32
+        same = Batch(1 + torch.randn(count, generator=GENERATOR), None, None, losses=torch.full((count,), 10.0).log())
+        assert float(SameLoss().slope(same)) == 0
 
 
 def test_relaxed_and_influence_agree_on_what_is_not_discrete() -> None:

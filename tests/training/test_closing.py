@@ -35,3 +35,15 @@ def test_guessing_the_most_frequent_class_is_not_learning(tmp_path: Path) -> Non
     for loss, guessed in ((0.3, True), (0.23, True), (0.2, False)):
         (trainer.directory.path / "metrics.csv").write_text(f"epoch,train_loss\n1,1.5\n2,{loss}\n")
         assert (warning(trainer) is not None) is guessed
+
+
+def test_smoothed_labels_are_guessed_with_more_loss(tmp_path: Path) -> None:
+    """With 0.1 of the labels smoothed a perfect model has a loss of 0.20, more than guessing has without."""
+    images = torch.randint(0, 256, (100, 1, 16, 16), dtype=torch.uint8)
+    data = dataclasses.replace(splits(classes=2), train=Pixels(images, (torch.arange(100) < 5).long()))
+    smoothed = OptimizerConfig(label_smoothing=0.1)
+    trainer = Trainer(settings(tmp_path / "run", "standard", optimizer=smoothed), data)
+    trainer.directory.path.mkdir()
+    for loss, guessed in ((0.2, False), (0.31, True)):
+        (trainer.directory.path / "metrics.csv").write_text(f"epoch,train_loss\n1,{loss}\n")
+        assert (warning(trainer) is not None) is guessed

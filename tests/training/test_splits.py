@@ -65,8 +65,8 @@ def test_all_may_be_trained_on(tmp_path: Path) -> None:
     assert numbers(found.on(torch.device("cpu")).train) == [*range(80)]
     few = load_splits(DataConfig(root=str(written(tmp_path)), validation=0, images=3))
     assert len(few.train) == 3  # one of each class, since none is set aside
-    own = load_splits(DataConfig(root=str(written(tmp_path, validation=True)), validation=0))
-    assert own.validation is not None
+    with pytest.raises(UserError, match=r"npz comes with validation images, which --data\.validation 0 does not add"):
+        load_splits(DataConfig(root=str(written(tmp_path, validation=True)), validation=0))
 
 
 def test_the_seed_decides_which(tmp_path: Path) -> None:

@@ -208,6 +208,9 @@ class _Run:
 
     def train(self) -> None:
         """Train every cell that is not finished."""
+        learned = [name for name, config in self.plan.methods.items() if config.augment.method == "madao"]
+        if learned and not self.plan.methods[learned[0]].data.validation:
+            raise UserError(f"--data.validation 0 leaves no images for {learned[0]} to learn from")
         if TUNED in self.plan.methods:
             self._tune_first()
         # Seed by seed, so that what there is of a table can be compared from the start.

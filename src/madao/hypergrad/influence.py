@@ -129,8 +129,11 @@ class SameLoss:
         return batch.influence.mean() + self.slope(batch) * (batch.losses - batch.losses.mean())
 
     def slope(self, batch: Batch) -> Tensor:
-        """β, 0 where all losses are alike."""
+        """β, 0 where losses differ by no more than rounding."""
         assert batch.losses is not None
         harder = batch.losses - batch.losses.mean()
+        better = batch.influence - batch.influence.mean()
         spread = harder.square().sum()
-        return torch.where(spread > 0, (batch.influence * harder).sum() / spread.clamp(min=1e-30), 0.0)
+        ulp = torch.finfo(harder.dtype).eps * batch.losses.abs().max()
+        alike = spread <= 16 * len(harder) * ulp.square()
+        return torch.where(alike, 0.0, (better * harder).sum() / torch.where(alike, 1.0, spread))

@@ -87,6 +87,7 @@ def without_paths(command: Sequence[str]) -> str:
 def _cell(run: Run, whole: bool) -> dict[str, Any]:
     """All of a run; of its policy the whole way, or only where it ended."""
     measured = [i for i, error in enumerate(run.metrics.get("validation_error", ())) if error is not None]
+    measured = measured or [*range(len(run.metrics.get("epoch", ())))]  # where no images were set aside
     content: dict[str, Any] = {
         "seed": run.setting("seed", 0),
         "settings": settings(run),

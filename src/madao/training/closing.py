@@ -12,8 +12,10 @@ def warning(trainer: Trainer) -> str | None:
     """That the training loss ended where guessing by the classes' shares has it, and the remedy; None elsewhere."""
     if trainer.config.task.name != "classification":
         return None
-    labels = trainer.splits.train.labels
-    guessing = float(torch.special.entr(labels.bincount() / len(labels)).sum())
+    labels, smoothing = trainer.splits.train.labels, trainer.config.optimizer.label_smoothing
+    counts = labels.bincount(minlength=len(trainer.splits.classes))
+    shares = (1 - smoothing) * counts / len(labels) + smoothing / len(counts)
+    guessing = float(torch.special.entr(shares).sum())
     loss = float(trainer.directory.read_metrics()[-1]["train_loss"])
     if loss < _GUESSING * guessing:
         return None

@@ -26,7 +26,7 @@ class DataConfig:
         size: Side of what the model sees. By default the data set's own; 224 for files.
         images: Use at most so many of the training images, of each class its share. By default all.
         validation: Part of the training images set aside to choose by, where the data set has no such split. 0 to
-            train on all of them, with a policy that is learned already.
+            train on all of them, with a policy that is learned already; not where the data set has one.
         split_seed: Which images are used and set aside.
         workers: Processes that decode images. By default one a core, at most four.
         decode: Who decodes images that are read while training: workers, or gpu (JPEG files, by nvJPEG, so that

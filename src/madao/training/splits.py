@@ -160,6 +160,11 @@ def _set_aside(dataset: Dataset, config: DataConfig) -> tuple[Images, Images | N
     """What is trained on, what the policy learns from if any, and which of the training images the latter are."""
     used = _used(dataset, config)
     if dataset.validation is not None:
+        if not config.validation:
+            raise UserError(
+                f"the data set {dataset.name} comes with validation images, which --data.validation 0 does not add to "
+                "those that are trained on; move them there, or leave it out"
+            )
         return dataset.train if config.images is None else dataset.train.subset(used), dataset.validation, None
     if not config.validation:
         return dataset.train.subset(used), None, None
