@@ -7,7 +7,7 @@ gradients (deflated), or by conjugate gradients; and what is meant to answer gre
 
 from pathlib import Path
 
-from entries import SHORT, SHORTER, Entry, error, main, percent
+from entries import SHORT, SHORTER, Entry, main
 
 ROWS = {
     "standard": "crop, flip, Cutout",
@@ -47,11 +47,8 @@ def rebuild(results: Path, _: Path) -> str:
     cells = [entry.cells(results) for entry in ENTRIES]
     lines = [f"| test error, % | {SHORT} epochs | 200 epochs |", "| --- | --- | --- |"]
     for method, title in ROWS.items():
-        row = [title]
-        for entry, found in zip(ENTRIES, cells, strict=True):
-            mean = error(found.get(method, {}))
-            row.append("–" if method not in entry.methods else "missing" if mean is None else percent(mean))
-        lines.append("| " + " | ".join(row) + " |")
+        told = (entry.told(method, found) for entry, found in zip(ENTRIES, cells, strict=True))
+        lines.append("| " + " | ".join([title, *told]) + " |")
     return "\n".join(lines)
 
 

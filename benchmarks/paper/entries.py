@@ -91,6 +91,11 @@ class Entry:
                 found.setdefault(seeds, []).append(method)
         return found
 
+    def told(self, method: str, cells: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> str:
+        """The test error of a method among its cells, for a table."""
+        found = error(cells.get(method, {}))
+        return "–" if method not in self.methods else "missing" if found is None else percent(found)
+
     def commands(self, results: Path, root: str) -> list[list[str]]:
         """What makes the cells that are missing, and no others, should the runs of those be gone."""
         shorter = []
@@ -182,8 +187,7 @@ def paper_table(
         row = [entry.recipe]
         for method in columns:
             theirs = paper.get((names or {}).get(method, method))
-            ours = error(cells.get(method, {}))
-            there = "–" if method not in entry.methods else "missing" if ours is None else percent(ours)
+            there = entry.told(method, cells)
             row.append(there if theirs is None else f"{there} (paper: {theirs})")
         rows.append(row)
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)

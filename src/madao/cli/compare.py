@@ -30,6 +30,7 @@ from madao.report.table import (
 )
 from madao.training.atomic import replacing
 from madao.training.config import DataConfig, Plain, TrainConfig, as_plain, from_plain
+from madao.training.counted import counted
 from madao.training.errors import UserError
 from madao.training.fingerprint import fingerprint
 from madao.training.interrupt import Interrupted
@@ -98,7 +99,7 @@ def _opening(plan: Plan, table: Table) -> str:
         times = f", {search.seeds} trainings each," if search.seeds > 1 else ""
         tried = f"; {search.trials} magnitudes{times} are tried for {TUNED}"
     seeds = f"seed{'s' * (len(plan.seeds) > 1)} {', '.join(map(str, plan.seeds))}"
-    return f"{', '.join(plan.methods)} with {seeds}: {cells} training{'s' * (cells > 1)}{some}{tried}"
+    return f"{', '.join(plan.methods)} with {seeds}: {counted(cells, 'training')}{some}{tried}"
 
 
 def _check(plan: Plan) -> None:
@@ -208,9 +209,9 @@ class _Run:
 
     def train(self) -> None:
         """Train every cell that is not finished."""
-        learned = [name for name, config in self.plan.methods.items() if config.augment.method == "madao"]
-        if learned and not self.plan.methods[learned[0]].data.validation:
-            raise UserError(f"--data.validation 0 leaves no images for {learned[0]} to learn from")
+        for name, config in self.plan.methods.items():
+            if config.augment.method == "madao" and not config.data.validation:
+                raise UserError(f"--data.validation 0 leaves no images for {name} to learn from")
         if TUNED in self.plan.methods:
             self._tune_first()
         # Seed by seed, so that what there is of a table can be compared from the start.

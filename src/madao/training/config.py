@@ -58,8 +58,7 @@ class DataConfig:
         at_least("data.images", self.images, 1)
         at_least("data.workers", self.workers, 0)
         at_least("data.memory", self.memory, 0)
-        if not 0 <= self.validation < 1:
-            raise UserError(f"--data.validation must be at least 0 and below 1, got {self.validation}")
+        fraction("data.validation", self.validation)
 
     @property
     def processes(self) -> int:
