@@ -1,17 +1,26 @@
 """Whether policies that are learned, or made of what influences say of operations, are better ones on few photos.
 
-    python benchmarks/few_photos.py --root FOLDER [--seeds 9] [--jobs 2] [--output FILE]
+    python benchmarks/few_photos.py --root FOLDER [--methods uniform,beyond] [--first 3] [--seeds 9] [--device cuda]
+                                    [--jobs 2] [--output FILE]
 
-Trainings as in `worth.py`, each seed of other images. Policies that stay as they are:
+Trainings as `looks.py` has them, each seed of other photos. What stays as it is:
 
-    uniform         all operations alike, at 0.62 of their ranges, where policies start
+    standard        crop, flip and Cutout only
+    uniform         all operations alike, at 0.62 of their ranges, where policies start; looked at on the way
+    moderate        the same at 0.3
     gentle          the same at 0.1
-    followed        operation i e^z times as likely as the others, z being its influence as `Deflated` has it, in
-                    deviations over operations, mean over all looks that worth.json has
-    beyond          the same of influences beyond the loss, as `SameLoss` has them
-    easy            the same of the loss alone, the less the likelier: a control
+    varied          the same at anything up to 0.62, another for every image
     trivialaugment
-    randaugment     at the magnitude of three whose validation error is lowest for the first seed
+    randaugment     at the magnitude of three whose validation error is lowest for seed 3
+
+Policies that follow looks, operation i being e^z times as likely as the others, z its influence in deviations over
+operations, in the mean over looks:
+
+    followed        influences as `Deflated` has them, of all looks that worth.json has: three trainings, other photos
+    beyond          influences beyond the loss, as `SameLoss` has them, of the same looks
+    easy            the loss alone, the less the likelier, of the same looks: a control
+    looked          as beyond, the looks being at a training on the photos themselves, which is `uniform`
+    thrice          as looked, at three such trainings, their photos divided in other ways, from half of the epochs on
 
 And policies that are learned while the network trains:
 
@@ -19,15 +28,16 @@ And policies that are learned while the network trains:
     same-loss       the same, influences compared with those of images that are as hard
     pulled          the same, drawn back to the start
     strength        the same, how often and how strongly only, all operations alike
+    learned-all     as learned, seldom, with all photos in an outer step
+    same-loss-all   as same-loss, seldom, with all photos in an outer step
 
-Seeds begin after those whose trainings gave the influences. What is in the output already is not run again.
+What is in the output already is not run again.
 """
 
 import argparse
 import dataclasses
 import json
 import math
-import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -38,70 +48,87 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from cells import Cell, complete
-from worth import BEYOND, DEFLATED, EASE, EPOCHS, OPERATIONS, settings
+from looks import BEYOND, DEFLATED, EASE, EPOCHS, Look, Watched, all_looks, divided_anew, following, quarters, settings
 
-from madao import Policy
 from madao.report.compare import Interval, difference, interval
-from madao.training.trainer import Trainer
+from madao.training.splits import load_splits
 
 ROOT = Path(__file__).parents[1]
-FOLLOWED = {"followed": DEFLATED, "beyond": BEYOND, "easy": EASE}
-FIXED = ("gentle", "uniform", *FOLLOWED, "trivialaugment")
+FIXED: dict[str, dict[str, Any]] = {
+    "standard": {},
+    "uniform": {},
+    "moderate": {"method": "uniform", "start": 0.3},
+    "gentle": {"method": "uniform", "start": 0.1},
+    "varied": {"method": "uniform", "variation": 1.0},
+    "trivialaugment": {},
+}
+"""With what differs from the method of that name."""
+AGAIN = {"again 1": 1, "again 2": 2}
+"""As uniform, the photos divided in another way, to be looked at."""
+OF_OTHERS = {"followed": DEFLATED, "beyond": BEYOND, "easy": EASE}
+"""Which influences are followed."""
+OF_ITS_OWN = {"looked": ("uniform",), "thrice": ("uniform", *AGAIN)}
+"""At which trainings looks are."""
+_ALL = {
+    "every": 20,
+    "batch_size": 1000,
+    "train_batch_size": 1000,
+    "curvature_batch_size": 64,
+    "pathwise_batch_size": 256,
+}
 LEARNED: dict[str, dict[str, Any]] = {
-    "same-loss": {"baseline": "same-loss"},
     "learned": {},
+    "same-loss": {"baseline": "same-loss"},
     "pulled": {"pull": 1.0},
     "strength": {"learn": "strength"},
+    "learned-all": _ALL,
+    "same-loss-all": {"baseline": "same-loss", **_ALL},
 }
 """With what differs from the defaults."""
+TUNED = "randaugment"
+METHODS = (*FIXED, *OF_OTHERS, *OF_ITS_OWN, *LEARNED, TUNED)
 MAGNITUDES = (0.39, 0.79, 0.06)
 """Those that `madao compare` tries."""
 FIRST = 3
 
 
-def scores(looks: Sequence[Mapping[str, float]]) -> list[float]:
-    """Of every operation, the mean of looks; deviation 1 over operations, in every look and in the mean."""
-    every = [_standardised([look[name] for name in OPERATIONS]) for look in looks]
-    return _standardised([statistics.fmean(of_one) for of_one in zip(*every, strict=True)])
-
-
-def _standardised(values: Sequence[float]) -> list[float]:
-    mean, deviation = statistics.fmean(values), statistics.pstdev(values)
-    return [(value - mean) / deviation for value in values]
-
-
-def followed(worth: Mapping[str, Any], direction: str) -> Policy:
-    """The policy that follows influences in the results of `worth.py`, alike at both stages."""
-    of_trainings = (cell["influence"] for cell in worth["cells"].values() if "influence" in cell)
-    looks = [rows[direction] for training in of_trainings for rows in training.values()]
-    policy = Policy()
-    with torch.no_grad():
-        policy.selection_logits.copy_(torch.tensor(scores(looks)))
-    return policy
-
-
-def train(method: str, magnitude: float, seed: int, epochs: int, root: str, worth: Mapping[str, Any]) -> Cell:
-    """One cell."""
+def train(
+    method: str, seed: int, epochs: int, root: str, device: str, magnitude: float, looks: Sequence[Mapping[str, float]]
+) -> Cell:
+    """One cell; what follows looks is given them."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        given: dict[str, Any] = {"method": method, "magnitude": magnitude}
-        if method == "gentle":
-            given |= {"method": "uniform", "start": 0.1}
-        elif method in FOLLOWED:
-            given["method"] = str(Path(folder) / "policy.json")
-            followed(worth, FOLLOWED[method]).spec().save(given["method"])
+        augment: dict[str, Any] = {"method": method, "magnitude": magnitude} | FIXED.get(method, {})
+        if method in AGAIN:
+            augment["method"] = "uniform"
         elif method in LEARNED:
-            given["method"] = "madao"
-        config = settings(root, folder, [], seed, epochs)
-        augment = dataclasses.replace(config.augment, **given)
-        outer = dataclasses.replace(config.outer, **LEARNED.get(method, {}))
-        result = Trainer(dataclasses.replace(config, augment=augment, outer=outer), title=f"{method} {seed}").fit()
-    return {"test_error": result.test_error, "validation_error": result.validation_error}
+            augment["method"] = "madao"
+        elif method in OF_OTHERS or method in OF_ITS_OWN:
+            augment["method"] = str(Path(folder) / "policy.json")
+            following(looks).spec().save(augment["method"])
+        config = settings(root, folder, seed, epochs, device, **augment)
+        config = dataclasses.replace(config, outer=dataclasses.replace(config.outer, **LEARNED.get(method, {})))
+        splits = None
+        if number := AGAIN.get(method):
+            splits = divided_anew(load_splits(config.data), 7919 * seed + number)
+            config = dataclasses.replace(config, seed=seed + 5000 * (1 + number))
+        at = quarters(epochs) if method == "uniform" or method in AGAIN else ()
+        trainer = Watched(config, f"{method} {seed}", at, splits)
+        result = trainer.fit()
+    found: Cell = {"test_error": result.test_error, "validation_error": result.validation_error}
+    return found | ({"influence": trainer.looks} if trainer.looks else {})
+
+
+def looks_of_its_own(cells: Mapping[str, Cell], method: str, seed: int, epochs: int) -> list[Mapping[str, float]]:
+    """Looks at trainings on the same photos, for a method that follows them."""
+    trainings: list[Mapping[str, Look]] = [cells[f"{name} {seed}"]["influence"] for name in OF_ITS_OWN[method]]
+    since = epochs / 2 if method == "thrice" else 0
+    return [rows[BEYOND] for training in trainings for epoch, rows in training.items() if int(epoch) >= since]
 
 
 def chosen(cells: Mapping[str, Cell]) -> float:
     """RandAugment's magnitude."""
-    return min(MAGNITUDES, key=lambda each: cells[f"randaugment {each} {FIRST}"]["validation_error"])
+    return min(MAGNITUDES, key=lambda each: cells[f"{TUNED} {each} {FIRST}"]["validation_error"])
 
 
 def summary(cells: dict[str, Cell]) -> dict[str, Any]:
@@ -131,25 +158,38 @@ def _plain(found: Interval) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", required=True, help="where CIFAR-10 lies")
+    parser.add_argument("--methods", default=",".join(METHODS), help="some of those above")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--seeds", type=int, default=9, help=f"how many, from {FIRST} on")
+    parser.add_argument("--first", type=int, default=FIRST, help="the first seed; those below gave looks to follow")
+    parser.add_argument("--seeds", type=int, default=9, help="how many")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--output", metavar="FILE", type=Path, default=ROOT / "benchmarks/results/few-photos.json")
     arguments = parser.parse_args()
-    epochs, root = arguments.epochs, arguments.root
+    methods, epochs = arguments.methods.split(","), arguments.epochs
+    if unknown := [name for name in methods if name not in METHODS]:
+        parser.error(f"--methods {','.join(unknown)}: there are {', '.join(METHODS)}")
     worth = json.loads((ROOT / "benchmarks/results/worth.json").read_text())
 
-    def run(wanted: Mapping[str, tuple[str, float, int]]) -> dict[str, Any]:
-        given = {name: (*cell, epochs, root, worth) for name, cell in wanted.items()}
+    def run(*wanted: tuple[str, float, int]) -> dict[str, Any]:
+        """Train these methods, at magnitudes and with seeds; a later call may use what an earlier one found."""
+        given = {}
+        for method, magnitude, seed in wanted:
+            name = f"{method} {magnitude} {seed}" if method == TUNED else f"{method} {seed}"
+            if method in OF_OTHERS:
+                looks = all_looks(worth, OF_OTHERS[method])
+            else:
+                looks = looks_of_its_own(found["cells"], method, seed, epochs) if method in OF_ITS_OWN else []
+            given[name] = (method, seed, epochs, arguments.root, arguments.device, magnitude, looks)
         return complete(arguments.output, epochs, given, train, summary, arguments.jobs)
 
-    trials = {f"randaugment {each} {FIRST}": ("randaugment", each, FIRST) for each in MAGNITUDES}
-    best, seeds = chosen(run(trials)["cells"]), range(FIRST, FIRST + arguments.seeds)
-    cells: dict[str, tuple[str, float, int]] = {}
-    for seed in seeds:  # so that what there is can be compared from the start
-        cells |= {f"{method} {seed}": (method, 0.0, seed) for method in (*FIXED, *LEARNED)}
-        cells[f"randaugment {best} {seed}"] = ("randaugment", best, seed)
-    for method, row in run(cells)["summary"].items():
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    trials = [(TUNED, each, FIRST) for each in MAGNITUDES if TUNED in methods]
+    watched = {name for method in methods for name in OF_ITS_OWN.get(method, ())}
+    found = run(*trials, *((name, 0.0, seed) for seed in seeds for name in ("uniform", *AGAIN) if name in watched))
+    magnitude = chosen(found["cells"]) if trials else 0.0
+    # Seed by seed, so that what there is can be compared from the start.
+    for method, row in run(*((name, magnitude, seed) for seed in seeds for name in methods))["summary"].items():
         told = (f"{name} {of['mean']:+.2f} ± {of.get('half_width', math.nan):.2f}" for name, of in row.items())
         print(f"{method:<18}{row['test_error']['seeds']} seeds, points: {', '.join(told)}")
 

@@ -1,8 +1,6 @@
 """What each operation is worth at the end of training on few photos, and whether its influence says so on the way.
 
-    python benchmarks/worth.py --root FOLDER [--pairs 18] [--seeds 3] [--jobs 2] [--output FILE]
-
-CIFAR-10, 1,000 training images and as many for validation, WideResNet-10-2, 100 epochs; four minutes of one core each.
+    python benchmarks/worth.py --root FOLDER [--pairs 18] [--seeds 3] [--device cuda] [--jobs 2] [--output FILE]
 
 The truth needs no gradient. Trainings in pairs, each of other images and another seed: seven operations, all alike, and
 the other seven. What an operation is worth is the least-squares share it has in the difference of test errors.
@@ -14,7 +12,6 @@ the rank correlation of each with what operations are worth. What is in the outp
 """
 
 import argparse
-import functools
 import statistics
 import sys
 import tempfile
@@ -25,29 +22,15 @@ from typing import Any
 import numpy as np
 import torch
 from scipy import stats
-from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from cells import Cell, complete
-from hardness import Network, by_operation, sample
+from hardness import Network, Vector
+from looks import EPOCHS, OPERATIONS, Some, Watched, quarters, settings
 
-from madao import Policy, Uniform
-from madao.data import Pixels
-from madao.hypergrad import ForwardOverReverse, GaussNewton, SameLoss
-from madao.hypergrad.influence import Batch
-from madao.training.config import AugmentConfig, DataConfig, ModelConfig, TrainConfig
-from madao.training.trainer import Trainer
+from madao.hypergrad import ForwardOverReverse, GaussNewton
 
 ROOT = Path(__file__).parents[1]
-OPERATIONS = [operation.name for operation in Uniform().operations]
-EPOCHS = 100
-DEFLATED = "without 16 gradients of 64"
-BEYOND = f"{DEFLATED}, beyond the loss"
-EASE = "less loss"
-COPIES = 6
-"""Draws of every training image whose influence is taken."""
-_PART = 250
-"""Images a pass."""
 
 
 def halves(pairs: int) -> list[list[str]]:
@@ -64,87 +47,26 @@ def halves(pairs: int) -> list[list[str]]:
     return found
 
 
-def settings(root: str, folder: str, without: list[str], seed: int, epochs: int) -> TrainConfig:
-    """Of one training."""
-    return TrainConfig(
-        data=DataConfig(name="cifar10", root=root, images=2000, validation=0.5, split_seed=seed),
-        model=ModelConfig("wrn-10-2"),
-        augment=AugmentConfig(method="uniform", without=without, flip=True, cutout=16),
-        epochs=epochs,
-        batch_size=64,
-        precision="bf16",
-        evaluate_every=epochs,
-        checkpoint_every=epochs,
-        tensorboard=False,
-        device="cpu",
-        seed=seed,
-        out=str(Path(folder) / "run"),
-    )
-
-
-class Watched(Trainer):
-    """Keeps the weights of some epochs."""
-
-    def __init__(self, config: TrainConfig, title: str, epochs: tuple[int, ...] = ()) -> None:
-        super().__init__(config, title=title)
-        self.kept: dict[int, dict[str, torch.Tensor]] = {}
-        self._wanted = epochs
-
-    def _end_epoch(self) -> None:
-        super()._end_epoch()
-        if self.epoch in self._wanted:
-            self.kept[self.epoch] = {name: value.clone() for name, value in self.network.state_dict().items()}
-
-
-def train(without: list[str], seed: int, epochs: int, root: str, looks: tuple[int, ...] = ()) -> Cell:
+def train(without: list[str], seed: int, epochs: int, root: str, device: str, looks: tuple[int, ...] = ()) -> Cell:
     """A training, and the influence of every operation at some of its epochs."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        config = settings(root, folder, without, seed, epochs)
-        trainer = Watched(config, f"{len(OPERATIONS) - len(without)} operations, seed {seed}", looks)
+        config = settings(root, folder, seed, epochs, device, method="uniform", without=without)
+        title = f"{len(OPERATIONS) - len(without)} operations, seed {seed}"
+        trainer = Watched(config, title, looks, further=further)
         result = trainer.fit()
     found: Cell = {"without": without, "test_error": result.test_error, "test_loss": result.test_loss}
-    for epoch, weights in trainer.kept.items():
-        trainer.network.load_state_dict(weights)
-        found.setdefault("influence", {})[str(epoch)] = influences(trainer)
-    return found
+    return found | ({"influence": trainer.looks} if trainer.looks else {})
 
 
-def influences(trainer: Trainer) -> dict[str, dict[str, float]]:
-    """Of every operation, along every q."""
-    network = Network.of(trainer.network)
-    images, validation, standard = trainer.splits.train, trainer.splits.validation, trainer.standard
-    assert isinstance(images, Pixels)
-    assert isinstance(validation, Pixels)
-    policy, generator = Policy(seed=1), torch.Generator().manual_seed(trainer.config.seed)
-    pixels, labels = images.images.repeat(COPIES, 1, 1, 1), images.labels.repeat(COPIES)
-    with torch.no_grad():
-        placed = standard.sample(pixels, generator)
-        cropped = standard.before(pixels, placed).float() / 255
-        draw = policy.sample(cropped, generator)
-        inputs = standard.after(policy.apply(cropped, draw), placed)
-        again = standard.after(policy.apply(cropped, policy.sample(cropped, generator)), placed)
-    v = network.gradient(standard.normalise(validation.images), validation.labels)
-
-    some = functools.partial(sample, again, labels, generator)
-    directions = {
+def further(network: Network, v: Vector, some: Some) -> dict[str, Vector]:
+    """Directions beside what `Deflated` has."""
+    curvature = ForwardOverReverse().gauss_newton(network, tuple(network.params.values()), some(500))
+    return {
         "v": v,
-        DEFLATED: network.deflated(v, [some(64) for _ in range(16)]),
         "without 128 gradients of 8": network.deflated(v, [some(8) for _ in range(128)]),
+        "Gauss-Newton, 10 steps": GaussNewton(10).solve(curvature, v).vector,
     }
-    curvature = ForwardOverReverse().gauss_newton(network, tuple(network.params.values()), some(2 * _PART))
-    directions["Gauss-Newton, 10 steps"] = GaussNewton(10).solve(curvature, v).vector
-    every = {name: network.influences(direction, inputs, labels, _PART) for name, direction in directions.items()}
-    losses = _losses(network, inputs, labels)
-    batch = Batch(every[DEFLATED], None, None, losses=losses)
-    every[BEYOND], every[EASE] = batch.influence - SameLoss()(batch), -losses
-    return {name: by_operation(influence, draw, policy) for name, influence in every.items()}
-
-
-@torch.no_grad()
-def _losses(network: Network, inputs: Tensor, labels: Tensor) -> Tensor:
-    point, parts = tuple(network.params.values()), zip(inputs.split(_PART), labels.split(_PART), strict=True)
-    return torch.cat([network.losses(point, *part) for part in parts])
 
 
 def worth(cells: Mapping[str, Cell]) -> dict[str, dict[str, float]]:
@@ -198,17 +120,18 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--pairs", type=int, default=18)
     parser.add_argument("--seeds", type=int, default=3, help="trainings in which influences are taken")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first of either, and so its photos")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--output", metavar="FILE", type=Path, default=ROOT / "benchmarks/results/worth.json")
     arguments = parser.parse_args()
-    epochs, root = arguments.epochs, arguments.root
-    looks = tuple(sorted({max(epochs * quarter // 4, 1) for quarter in (1, 2, 3, 4)}))
+    epochs, first, where = arguments.epochs, arguments.first, (arguments.root, arguments.device)
     wanted: dict[str, tuple[Any, ...]] = {
-        f"all {seed}": ([], seed, epochs, root, looks) for seed in range(arguments.seeds)
+        f"all {seed}": ([], seed, epochs, *where, quarters(epochs)) for seed in range(first, first + arguments.seeds)
     }
-    for pair, chosen in enumerate(halves(arguments.pairs)):
-        wanted[f"{pair} a"] = ([name for name in OPERATIONS if name not in chosen], pair, epochs, root)
-        wanted[f"{pair} b"] = (chosen, pair, epochs, root)
+    for pair, chosen in enumerate(halves(arguments.pairs), first):
+        wanted[f"{pair} a"] = ([name for name in OPERATIONS if name not in chosen], pair, epochs, *where)
+        wanted[f"{pair} b"] = (chosen, pair, epochs, *where)
     results = complete(arguments.output, epochs, wanted, train, summary, arguments.jobs)
     for name, row in sorted(results["summary"]["worth"].items(), key=lambda item: -item[1]["points"]):
         print(f"{name:<14}{row['points']:+6.2f} ± {row['half_width']:.2f} points")

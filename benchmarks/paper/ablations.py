@@ -16,6 +16,7 @@ ROWS = {
     "uniform": "no learning",
     "uniform-varied": "no learning, any strength up to that at the start",
     "uniform-gentle": "no learning, a tenth of the ranges",
+    "beyond": "no learning, what few photos' influences beyond the loss say",
     "trivialaugment": "TrivialAugment",
     "randaugment-mild": "RandAugment at 0.06",
     "madao": "the paper's: relaxed, Neumann J = 5",
@@ -34,7 +35,7 @@ ROWS = {
     "varied": "deflated, any strength up to the learned one",
     "gentle": "deflated, from a tenth of the ranges",
 }
-ONLY_LONG = {"uncut", "restarted", "uniform-gentle", "randaugment-mild", "gentle"}
+ONLY_LONG = {"uncut", "restarted", "uniform-gentle", "beyond", "randaugment-mild", "gentle"}
 """Of these a shorter schedule would answer another question."""
 LONG = ONLY_LONG | {"standard", "uniform", "trivialaugment", "madao", "deflated", "pulled", "strength", "same-loss"}
 ENTRIES = [

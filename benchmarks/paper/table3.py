@@ -10,6 +10,8 @@ COLUMNS = {
     "randaugment": "RandAugment, tuned",
     "madao": "MADAO",
     "uniform": "untrained policy",
+    "uniform-moderate": "the same at 0.3 of the ranges",
+    "beyond": "influences of few photos",
     "trivialaugment": "TrivialAugment",
     "deflated-256": "madao's own",
 }

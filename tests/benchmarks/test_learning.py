@@ -15,6 +15,8 @@ from madao.cli.plan import read_plan
 from madao.data import DATASETS, Dataset, Pixels, Source
 from madao.report.record import record
 from madao.report.table import cell_path, read_cells
+from madao.training.config import DataConfig
+from madao.training.splits import load_splits
 from tests.benchmarks.scripts import ROOT, module
 from tests.report.runs import write_run
 
@@ -107,8 +109,8 @@ def noise(source: Source) -> Dataset:
 def test_the_worth_benchmark_trains_and_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     script = module(ROOT / "benchmarks" / "worth.py", monkeypatch)
     monkeypatch.setitem(DATASETS, "cifar10", noise)
-    monkeypatch.setattr(script, "COPIES", 1)
-    cell = script.train([], 0, 1, "data", (1,))
+    monkeypatch.setattr(sys.modules["looks"], "COPIES", 1)
+    cell = script.train([], 0, 1, "data", "cpu", (1,))
     assert cell["without"] == []
     assert [*cell["influence"]] == ["1"]
     for row in cell["influence"]["1"].values():
@@ -117,12 +119,10 @@ def test_the_worth_benchmark_trains_and_looks(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_policy_follows_influences_whatever_their_scale(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = module(ROOT / "benchmarks" / "few_photos.py", monkeypatch)
+    script = module(ROOT / "benchmarks" / "looks.py", monkeypatch)
     rising = {name: float(index) for index, name in enumerate(script.OPERATIONS)}
     large = {name: 5 + 100 * value for name, value in rising.items()}
-    direction = "without 16 gradients of 64"
-    looks = {"25": {direction: rising, "v": large}, "50": {direction: large}}
-    policy = script.followed({"cells": {"all 0": {"influence": looks}, "0 a": {"test_error": 0.5}}}, direction)
+    policy = script.following([rising, large])
     step = float(1 / np.std(np.arange(14)))  # from each operation to the next, in deviations
     expected = torch.softmax(step * torch.arange(14.0), 0)
     torch.testing.assert_close(policy.selection.detach(), expected.expand(2, 14))
@@ -131,6 +131,45 @@ def test_a_policy_follows_influences_whatever_their_scale(monkeypatch: pytest.Mo
     both = script.scores([rising, one])
     mean = np.arange(14) / np.std(np.arange(14)) + np.array([*one.values()]) / np.std([*one.values()])
     assert both == pytest.approx((mean - mean.mean()) / mean.std())
+
+
+def test_the_policy_that_follows_looks_is_what_they_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = module(ROOT / "benchmarks" / "looks.py", monkeypatch)
+    written = tmp_path / "policy.json"
+    monkeypatch.setattr(sys, "argv", ["looks.py", str(ROOT / "benchmarks/results/worth.json"), str(written)])
+    script.main()
+    assert capsys.readouterr().out.startswith("12 looks: AutoContrast 21 %, Color 16 %")
+    assert written.read_text() == (ROOT / "benchmarks" / "paper" / "beyond.json").read_text()
+
+
+def test_photos_are_divided_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = module(ROOT / "benchmarks" / "looks.py", monkeypatch)
+    monkeypatch.setitem(DATASETS, "cifar10", noise)
+    splits = load_splits(DataConfig(name="cifar10", images=60, validation=0.5))
+    anew = script.divided_anew(splits, 1)
+    assert len(anew.train) == len(anew.validation) == 30
+
+    def labelled(part: Any) -> set[tuple[bytes, int]]:
+        return {(image.numpy().tobytes(), int(label)) for image, label in zip(part.images, part.labels, strict=True)}
+
+    assert labelled(splits.train) | labelled(splits.validation) == labelled(anew.train) | labelled(anew.validation)
+    assert 5 < len(labelled(splits.train) & labelled(anew.train)) < 25
+
+
+def test_each_policy_follows_the_looks_it_should(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = module(ROOT / "benchmarks" / "few_photos.py", monkeypatch)
+
+    def cell(at: int) -> dict[str, Any]:
+        return {"influence": {str(epoch): {script.BEYOND: {"Rotate": at + epoch}} for epoch in (1, 2, 3, 4)}}
+
+    cells = {"uniform 7": cell(0), "again 1 7": cell(10), "again 2 7": cell(20), "uniform 8": cell(100)}
+    found = {name: script.looks_of_its_own(cells, name, 7, 4) for name in script.OF_ITS_OWN}
+    assert [look["Rotate"] for look in found["looked"]] == [1, 2, 3, 4]
+    assert [look["Rotate"] for look in found["thrice"]] == [2, 3, 4, 12, 13, 14, 22, 23, 24]
+    worth = {"cells": {"all 0": {"influence": {"25": {"v": {"Rotate": 3}}}}, "0 a": {"test_error": 0.5}}}
+    assert script.all_looks(worth, "v") == [{"Rotate": 3}]
 
 
 def test_few_photos_are_compared_seed_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,14 +187,16 @@ def test_few_photos_are_compared_seed_by_seed(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["followed", "randaugment"])
+@pytest.mark.parametrize("method", ["looked", "randaugment", "again 1", "same-loss-all"])
 def test_the_few_photos_benchmark_trains(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     script = module(ROOT / "benchmarks" / "few_photos.py", monkeypatch)
     monkeypatch.setitem(DATASETS, "cifar10", noise)
-    look = {"without 16 gradients of 64": {name: float(index) for index, name in enumerate(script.OPERATIONS)}}
-    cell = script.train(method, 0.3, 0, 1, "data", {"cells": {"all 0": {"influence": {"1": look}}}})
+    monkeypatch.setattr(sys.modules["looks"], "COPIES", 1)
+    look = {name: float(index) for index, name in enumerate(sys.modules["looks"].OPERATIONS)}
+    cell = script.train(method, 0, 1, "data", "cpu", 0.3, [look] if method == "looked" else [])
     assert 0 <= cell["test_error"] <= 1
     assert 0 <= cell["validation_error"] <= 1
+    assert ("influence" in cell) == (method == "again 1")
 
 
 def test_the_moco_benchmark_says_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,185 @@
+"""Looks at a training: what every operation's influence is at some of its epochs, and a policy that follows them.
+
+    python benchmarks/looks.py benchmarks/results/worth.json policy.json      # a policy that follows all looks there
+
+Trainings of `worth.py` and `few_photos.py`: CIFAR-10, 1,000 training images and as many for validation,
+WideResNet-10-2, 100 epochs; four minutes of one core each, or some seconds of a GPU.
+"""
+
+import argparse
+import dataclasses
+import json
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent / "speed"))
+from hardness import Network, Vector, by_operation
+from torch import Tensor
+
+from madao import Policy, Uniform
+from madao.data import Pixels
+from madao.hypergrad import SameLoss
+from madao.hypergrad.influence import Batch
+from madao.training.config import AugmentConfig, DataConfig, ModelConfig, TrainConfig
+from madao.training.splits import Splits
+from madao.training.trainer import Trainer
+
+OPERATIONS = [operation.name for operation in Uniform().operations]
+EPOCHS = 100
+DEFLATED = "without 16 gradients of 64"
+BEYOND = f"{DEFLATED}, beyond the loss"
+EASE = "less loss"
+COPIES = 6
+"""Draws of every training image whose influence is taken."""
+_PART = 250
+"""Images a pass."""
+
+Look = dict[str, dict[str, float]]
+"""The influence of every operation along every q."""
+Some = Callable[[int], tuple[Tensor, Tensor]]
+"""So many training images, augmented by other draws than those whose influence is taken, and their labels."""
+
+
+def settings(root: str, folder: str, seed: int, epochs: int, device: str = "cpu", **augment: Any) -> TrainConfig:
+    """Of one training; every seed has other images."""
+    return TrainConfig(
+        data=DataConfig(name="cifar10", root=root, images=2000, validation=0.5, split_seed=seed),
+        model=ModelConfig("wrn-10-2"),
+        augment=AugmentConfig(flip=True, cutout=16, **augment),
+        epochs=epochs,
+        batch_size=64,
+        precision="bf16",
+        evaluate_every=epochs,
+        checkpoint_every=epochs,
+        tensorboard=False,
+        device=device,
+        seed=seed,
+        out=str(Path(folder) / "run"),
+    )
+
+
+def quarters(epochs: int) -> tuple[int, ...]:
+    """When looks are taken."""
+    return tuple(sorted({max(epochs * quarter // 4, 1) for quarter in (1, 2, 3, 4)}))
+
+
+class Watched(Trainer):
+    """Looks at the end of some epochs. Training goes on as if nobody had looked."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        title: str,
+        epochs: Sequence[int] = (),
+        splits: Splits | None = None,
+        further: "Further | None" = None,
+    ) -> None:
+        super().__init__(config, splits, title)
+        self.looks: dict[str, Look] = {}
+        self._wanted, self._further = epochs, further
+
+    def _end_epoch(self) -> None:
+        super()._end_epoch()
+        if self.epoch in self._wanted:
+            self.looks[str(self.epoch)] = look(self, self._further)
+
+
+Further = Callable[[Network, Vector, Some], Mapping[str, Vector]]
+"""More directions q, given v."""
+
+
+def look(trainer: Trainer, further: Further | None = None) -> Look:
+    """Influences in the training set at the present weights, under all operations alike."""
+    network, device = Network.of(trainer.network), trainer.device
+    images, validation, standard = trainer.splits.train, trainer.splits.validation, trainer.standard
+    assert isinstance(images, Pixels)
+    assert isinstance(validation, Pixels)
+    policy = Policy(seed=1).to(device)
+    generator = torch.Generator(device).manual_seed(trainer.config.seed + 1000 * trainer.epoch)
+    pixels, labels = images.images.repeat(COPIES, 1, 1, 1).to(device), images.labels.repeat(COPIES).to(device)
+    with torch.no_grad():
+        placed = standard.sample(pixels, generator)
+        cropped = standard.before(pixels, placed).float() / 255
+        draw = policy.sample(cropped, generator)
+        inputs = standard.after(policy.apply(cropped, draw), placed)
+        again = standard.after(policy.apply(cropped, policy.sample(cropped, generator)), placed)
+
+    def some(count: int) -> tuple[Tensor, Tensor]:
+        chosen = torch.randperm(len(again), generator=generator, device=device)[:count]
+        return again[chosen], labels[chosen]
+
+    v = network.gradient(standard.normalise(validation.images.to(device)), validation.labels.to(device))
+    directions = {DEFLATED: network.deflated(v, [some(64) for _ in range(16)])}
+    if further is not None:
+        directions |= further(network, v, some)
+    every = {name: network.influences(direction, inputs, labels, _PART) for name, direction in directions.items()}
+    losses = _losses(network, inputs, labels)
+    batch = Batch(every[DEFLATED], None, None, losses=losses)
+    every[BEYOND], every[EASE] = batch.influence - SameLoss()(batch), -losses
+    return {name: by_operation(influence, draw, policy) for name, influence in every.items()}
+
+
+@torch.no_grad()
+def _losses(network: Network, inputs: Tensor, labels: Tensor) -> Tensor:
+    point, parts = tuple(network.params.values()), zip(inputs.split(_PART), labels.split(_PART), strict=True)
+    return torch.cat([network.losses(point, *part) for part in parts])
+
+
+def divided_anew(splits: Splits, seed: int) -> Splits:
+    """The same photos, others of them for validation."""
+    train, validation = splits.train, splits.validation
+    assert isinstance(train, Pixels)
+    assert isinstance(validation, Pixels)
+    images, labels = torch.cat([train.images, validation.images]), torch.cat([train.labels, validation.labels])
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    first, second = order[: len(train)], order[len(train) :]
+    return dataclasses.replace(
+        splits, train=Pixels(images[first], labels[first]), validation=Pixels(images[second], labels[second])
+    )
+
+
+def scores(looks: Sequence[Mapping[str, float]]) -> list[float]:
+    """Of every operation, the mean of looks; deviation 1 over operations, in every look and in the mean."""
+    every = [_standardised([look[name] for name in OPERATIONS]) for look in looks]
+    return _standardised([statistics.fmean(of_one) for of_one in zip(*every, strict=True)])
+
+
+def _standardised(values: Sequence[float]) -> list[float]:
+    mean, deviation = statistics.fmean(values), statistics.pstdev(values)
+    return [(value - mean) / deviation for value in values]
+
+
+def following(looks: Sequence[Mapping[str, float]]) -> Policy:
+    """A policy that has operations as likely as e^z, z being their scores, alike at both stages."""
+    policy = Policy()
+    with torch.no_grad():
+        policy.selection_logits.copy_(torch.tensor(scores(looks)))
+    return policy
+
+
+def all_looks(results: Mapping[str, Any], direction: str) -> list[Mapping[str, float]]:
+    """Influences along one q, in all trainings of a table of cells that were looked at."""
+    of_trainings = (cell["influence"] for cell in results["cells"].values() if "influence" in cell)
+    return [look[direction] for training in of_trainings for look in training.values()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path, help="of worth.py or few_photos.py")
+    parser.add_argument("policy", type=Path, help="the file to write, for --augment.method")
+    parser.add_argument("--direction", default=BEYOND, help="which influences, by their name in the results")
+    arguments = parser.parse_args()
+    looks = all_looks(json.loads(arguments.results.read_text()), arguments.direction)
+    policy = following(looks)
+    policy.spec().save(arguments.policy)
+    shares = sorted(zip(policy.selection[0].tolist(), OPERATIONS, strict=True), reverse=True)
+    print(f"{len(looks)} looks: " + ", ".join(f"{name} {100 * share:.0f} %" for share, name in shares))
+
+
+if __name__ == "__main__":
+    main()
