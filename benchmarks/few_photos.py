@@ -21,6 +21,7 @@ operations, in the mean over looks:
     easy            the loss alone, the less the likelier, of the same looks: a control
     looked          as beyond, the looks being at a training on the photos themselves, which is `uniform`
     thrice          as looked, at three such trainings, their photos divided in other ways, from half of the epochs on
+    pooled          as thrice, at all trainings in the output that were looked at, on other photos than its own
 
 And policies that are learned while the network trains:
 
@@ -69,6 +70,7 @@ OF_OTHERS = {"followed": DEFLATED, "beyond": BEYOND, "easy": EASE}
 """Which influences are followed."""
 OF_ITS_OWN = {"looked": ("uniform",), "thrice": ("uniform", *AGAIN)}
 """At which trainings looks are."""
+POOLED = "pooled"
 _ALL = {
     "every": 20,
     "batch_size": 1000,
@@ -86,7 +88,7 @@ LEARNED: dict[str, dict[str, Any]] = {
 }
 """With what differs from the defaults."""
 TUNED = "randaugment"
-METHODS = (*FIXED, *OF_OTHERS, *OF_ITS_OWN, *LEARNED, TUNED)
+METHODS = (*FIXED, *OF_OTHERS, *OF_ITS_OWN, POOLED, *LEARNED, TUNED)
 MAGNITUDES = (0.39, 0.79, 0.06)
 """Those that `madao compare` tries."""
 FIRST = 3
@@ -103,7 +105,7 @@ def train(
             augment["method"] = "uniform"
         elif method in LEARNED:
             augment["method"] = "madao"
-        elif method in OF_OTHERS or method in OF_ITS_OWN:
+        elif looks:
             augment["method"] = str(Path(folder) / "policy.json")
             following(looks).spec().save(augment["method"])
         config = settings(root, folder, seed, epochs, device, **augment)
@@ -119,10 +121,20 @@ def train(
     return found | ({"influence": trainer.looks} if trainer.looks else {})
 
 
-def looks_of_its_own(cells: Mapping[str, Cell], method: str, seed: int, epochs: int) -> list[Mapping[str, float]]:
-    """Looks at trainings on the same photos, for a method that follows them."""
-    trainings: list[Mapping[str, Look]] = [cells[f"{name} {seed}"]["influence"] for name in OF_ITS_OWN[method]]
-    since = epochs / 2 if method == "thrice" else 0
+def looks_for(
+    method: str, seed: int, epochs: int, cells: Mapping[str, Cell], worth: Mapping[str, Any]
+) -> list[Mapping[str, float]]:
+    """What a method follows: looks in the results of `worth.py`, or at trainings that are cells already."""
+    if method in OF_OTHERS:
+        return all_looks(worth, OF_OTHERS[method])
+    if method == POOLED:
+        names = [name for name in cells if "influence" in cells[name] and int(name.rsplit(" ", 1)[1]) != seed]
+        if not names:
+            raise SystemExit(f"{POOLED} follows looks at trainings of other seeds, and there are none; raise --seeds")
+    else:
+        names = [f"{name} {seed}" for name in OF_ITS_OWN.get(method, ())]
+    since = 0 if method == "looked" else epochs / 2
+    trainings: list[Mapping[str, Look]] = [cells[name]["influence"] for name in names]
     return [rows[BEYOND] for training in trainings for epoch, rows in training.items() if int(epoch) >= since]
 
 
@@ -176,16 +188,14 @@ def main() -> None:
         given = {}
         for method, magnitude, seed in wanted:
             name = f"{method} {magnitude} {seed}" if method == TUNED else f"{method} {seed}"
-            if method in OF_OTHERS:
-                looks = all_looks(worth, OF_OTHERS[method])
-            else:
-                looks = looks_of_its_own(found["cells"], method, seed, epochs) if method in OF_ITS_OWN else []
+            looks = looks_for(method, seed, epochs, found["cells"], worth)
             given[name] = (method, seed, epochs, arguments.root, arguments.device, magnitude, looks)
         return complete(arguments.output, epochs, given, train, summary, arguments.jobs)
 
     seeds = range(arguments.first, arguments.first + arguments.seeds)
+    found: dict[str, Any] = {"cells": {}}
     trials = [(TUNED, each, FIRST) for each in MAGNITUDES if TUNED in methods]
-    watched = {name for method in methods for name in OF_ITS_OWN.get(method, ())}
+    watched = {name for method in methods for name in OF_ITS_OWN.get("looked" if method == POOLED else method, ())}
     found = run(*trials, *((name, 0.0, seed) for seed in seeds for name in ("uniform", *AGAIN) if name in watched))
     magnitude = chosen(found["cells"]) if trials else 0.0
     # Seed by seed, so that what there is can be compared from the start.

@@ -164,12 +164,21 @@ def test_each_policy_follows_the_looks_it_should(monkeypatch: pytest.MonkeyPatch
     def cell(at: int) -> dict[str, Any]:
         return {"influence": {str(epoch): {script.BEYOND: {"Rotate": at + epoch}} for epoch in (1, 2, 3, 4)}}
 
-    cells = {"uniform 7": cell(0), "again 1 7": cell(10), "again 2 7": cell(20), "uniform 8": cell(100)}
-    found = {name: script.looks_of_its_own(cells, name, 7, 4) for name in script.OF_ITS_OWN}
-    assert [look["Rotate"] for look in found["looked"]] == [1, 2, 3, 4]
-    assert [look["Rotate"] for look in found["thrice"]] == [2, 3, 4, 12, 13, 14, 22, 23, 24]
-    worth = {"cells": {"all 0": {"influence": {"25": {"v": {"Rotate": 3}}}}, "0 a": {"test_error": 0.5}}}
-    assert script.all_looks(worth, "v") == [{"Rotate": 3}]
+    cells = {"uniform 7": cell(0), "again 1 7": cell(10), "again 2 7": cell(20), "uniform 8": cell(100), "gentle 8": {}}
+    worth = {"cells": {"all 0": {"influence": {"25": {script.EASE: {"Rotate": 5}}}}, "0 a": {"test_error": 0.5}}}
+
+    def followed(method: str, seed: int = 7) -> list[int]:
+        return [look["Rotate"] for look in script.looks_for(method, seed, 4, cells, worth)]
+
+    assert followed("looked") == [1, 2, 3, 4]
+    assert followed("thrice") == [2, 3, 4, 12, 13, 14, 22, 23, 24]
+    assert followed("pooled") == [102, 103, 104]
+    assert followed("pooled", 8) == followed("thrice")
+    assert followed("easy") == [5]
+    assert followed("uniform") == []
+    del cells["uniform 8"]
+    with pytest.raises(SystemExit, match="raise --seeds"):
+        followed("pooled")
 
 
 def test_few_photos_are_compared_seed_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
