@@ -172,11 +172,11 @@ def test_the_same_command_trains_nothing_and_says_the_same(
         (["--methods", "standard", "--seeds", "2,"], "standard with seed 2: 1 training\n"),
         (
             ["--methods", "randaugment", "--seeds", "5,7", "--search.trials", "4"],
-            "randaugment with seeds 5, 7: 2 trainings; 4 magnitudes are tried for randaugment\n",
+            "randaugment with seeds 5, 7: 2 trainings; 4 magnitudes to be tried for randaugment\n",
         ),
         (
             ["--methods", "randaugment", "--seeds", "1", "--search.seeds", "2"],
-            "randaugment with seed 0: 1 training; 3 magnitudes, 2 trainings each, are tried for randaugment\n",
+            "randaugment with seed 0: 1 training; 3 magnitudes, 2 trainings each, to be tried for randaugment\n",
         ),
         (["--methods", "randaugment", "--search.trials", "0"], "randaugment with seeds 0, 1, 2: 3 trainings\n"),
     ],

@@ -103,3 +103,12 @@ def test_a_magnitude_cannot_be_chosen_without_them(
     assert main([*compare, "--search.trials", "0", "--export", str(tmp_path / "record.json")]) == 0
     assert len(json.loads((tmp_path / "record.json").read_text())["cells"]["standard 0"]["curve"]["train_loss"]) == 2
     assert "test error" in capsys.readouterr().out
+
+
+def test_what_nothing_can_judge_is_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = written(tmp_path / "data.npz", test=False)
+    compare = ["compare", "--data.root", str(root), "--out", str(tmp_path / "runs"), *QUICK]
+    compare += ["--methods", "standard,uniform", "--seeds", "1"]
+    assert main([*compare, "--data.validation", "0"]) == 2
+    assert "leaves no images to judge standard by, and there is no test set" in refusal(capsys)
+    assert not (tmp_path / "runs" / "standard").exists()

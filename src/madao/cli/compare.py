@@ -38,6 +38,7 @@ from madao.training.result import Result
 from madao.training.rundir import RunDirectory, first_difference, lock
 from madao.training.search import Search, study_name, write_search
 from madao.training.several import Cell, Several
+from madao.training.splits import load_dataset
 
 FILE = "compare.yaml"
 _ALL = "/"
@@ -97,7 +98,7 @@ def _opening(plan: Plan, table: Table) -> str:
     search, tried = plan.chosen.search, ""
     if TUNED in plan.methods and search.trials and table.magnitude is None:
         times = f", {search.seeds} trainings each," if search.seeds > 1 else ""
-        tried = f"; {search.trials} magnitudes{times} are tried for {TUNED}"
+        tried = f"; {counted(search.trials, 'magnitude')}{times} to be tried for {TUNED}"
     seeds = f"seed{'s' * (len(plan.seeds) > 1)} {', '.join(map(str, plan.seeds))}"
     return f"{', '.join(plan.methods)} with {seeds}: {counted(cells, 'training')}{some}{tried}"
 
@@ -210,8 +211,12 @@ class _Run:
     def train(self) -> None:
         """Train every cell that is not finished."""
         for name, config in self.plan.methods.items():
-            if config.augment.method == "madao" and not config.data.validation:
+            if config.data.validation:
+                continue
+            if config.augment.method == "madao":
                 raise UserError(f"--data.validation 0 leaves no images for {name} to learn from")
+            if load_dataset(config.data).test is None:
+                raise UserError(f"--data.validation 0 leaves no images to judge {name} by, and there is no test set")
         if TUNED in self.plan.methods:
             self._tune_first()
         # Seed by seed, so that what there is of a table can be compared from the start.
