@@ -1,5 +1,6 @@
 """Benchmarks of what is learned run, and compute what they say."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -15,8 +16,9 @@ from madao.cli.plan import read_plan
 from madao.data import DATASETS, Dataset, Pixels, Source
 from madao.report.record import record
 from madao.report.table import cell_path, read_cells
-from madao.training.config import DataConfig
+from madao.training.config import DataConfig, OuterConfig
 from madao.training.splits import load_splits
+from madao.training.trainer import Trainer
 from tests.benchmarks.scripts import ROOT, module
 from tests.report.runs import write_run
 
@@ -206,6 +208,50 @@ def test_the_few_photos_benchmark_trains(method: str, monkeypatch: pytest.Monkey
     assert 0 <= cell["test_error"] <= 1
     assert 0 <= cell["validation_error"] <= 1
     assert ("influence" in cell) == (method == "again 1")
+
+
+def test_how_far_ahead_is_judged_by_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = module(ROOT / "benchmarks" / "horizon.py", monkeypatch)
+    losses = {"all alike": (2.0, 1.0), "Rotate": (2.1, 0.7), "Color": (1.9, 0.9), "Invert": (1.8, 1.2)}
+
+    def cell(more: float) -> dict[str, Any]:
+        """An operation that looks worst one epoch ahead is best at the end; photos that are harder by so much."""
+        ahead = {
+            name: {
+                epoch: dict.fromkeys(("test_loss", "test_error", "validation_loss"), loss + more)
+                for epoch, loss in zip(("1", "50"), each, strict=True)
+            }
+            for name, each in losses.items()
+        }
+        return {"ahead": ahead, "influence": {"v": {"Rotate": 0.1, "Color": 0.2, "Invert": 0.3}}}
+
+    cells = {"0": cell(0), "1": cell(0.5)}
+    assert script.gains(cells.values(), "50", "test_loss") == pytest.approx(
+        {"Rotate": 0.3, "Color": 0.1, "Invert": -0.2}
+    )
+    found = script.summary(cells)
+    assert found["points"] == pytest.approx({"Rotate": 30, "Color": 10, "Invert": -20})
+    ranks = {title: row["rank_correlation"] for title, row in found["looks"].items()}
+    assert ranks == pytest.approx(
+        {"influence v": -1}
+        | {f"{kind}, 1 ahead": -1 for kind in ("test loss", "test error", "validation loss")}
+        | {f"{kind}, 50 ahead": 1 for kind in ("test loss", "test error", "validation loss")}
+    )
+    assert all(row["of_halves"] == pytest.approx(1) for row in found["looks"].values())
+
+
+@pytest.mark.slow
+def test_the_horizon_benchmark_goes_on_where_training_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = module(ROOT / "benchmarks" / "horizon.py", monkeypatch)
+    monkeypatch.setitem(DATASETS, "cifar10", noise)
+    monkeypatch.setattr(sys.modules["looks"], "COPIES", 1)
+    cell = script.train(0, 2, "data", "cpu", ["Rotate"])
+    assert [*cell["ahead"]["Rotate"]] == ["1"]
+    assert cell["ahead"]["Rotate"] != cell["ahead"]["all alike"]
+    config = sys.modules["looks"].settings("data", str(tmp_path), 0, 2, method="madao")
+    whole = Trainer(dataclasses.replace(config, outer=OuterConfig(warmup=2.0))).fit()
+    alike = cell["ahead"]["all alike"]["1"]
+    assert (alike["test_loss"], alike["test_error"]) == (whole.test_loss, whole.test_error)
 
 
 def test_the_moco_benchmark_says_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

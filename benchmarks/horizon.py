@@ -1,0 +1,172 @@
+"""How far ahead one has to look to see what an operation is worth.
+
+    python benchmarks/horizon.py --root FOLDER [--first 0] [--seeds 4] [--device cuda] [--jobs 2] [--output FILE]
+
+Trainings as `looks.py` has them, under all operations alike. Halfway each goes on in fifteen ways, by the same random
+numbers: as before, and with one operation four times as likely, for every operation. What that takes from the loss on
+validation and test images after 1, 2, 5, … epochs is what a look so far ahead would say of it; what it takes from the
+test error at the end is the truth. An influence is a look one step ahead.
+
+Printed is the rank correlation of each with the truth, over operations, means over seeds; and how much the same
+question, asked again in half of the seeds, agrees with the other half. What is in the output already is not run again.
+"""
+
+import argparse
+import dataclasses
+import math
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from scipy import stats
+
+sys.path.insert(0, str(Path(__file__).parent / "speed"))
+from cells import Cell, complete
+from looks import EPOCHS, OPERATIONS, Look, look, settings
+
+from madao import Policy
+from madao.training.config import TrainConfig
+from madao.training.trainer import Trainer
+
+ROOT = Path(__file__).parents[1]
+AHEAD = (1, 2, 5, 10, 25, 50)
+"""Epochs, of a hundred."""
+ALIKE = "all alike"
+_LIKELIER = math.log(4 * (len(OPERATIONS) - 1) / (len(OPERATIONS) - 4))
+"""The logit of what is four times as likely as before."""
+
+
+class _Halfway(Exception):  # noqa: N818 (nothing went wrong)
+    """The first half has ended."""
+
+
+class FirstHalf(Trainer):
+    """Leaves a checkpoint halfway, and looks."""
+
+    found: Look
+
+    def _end_epoch(self) -> None:
+        super()._end_epoch()
+        if 2 * self.epoch == self.config.epochs:
+            self.found = look(self)
+            raise _Halfway
+
+
+class SecondHalf(Trainer):
+    """Goes on from there, an operation being likelier or none, and evaluates on the way."""
+
+    def __init__(self, config: TrainConfig, likelier: str, at: Sequence[int]) -> None:
+        super().__init__(config, title=likelier)
+        self.scores: dict[str, dict[str, float]] = {}
+        self._likelier, self._at = likelier, at
+
+    def _begin(self) -> None:
+        super()._begin()
+        assert isinstance(self.policy, Policy)
+        if self._likelier != ALIKE:
+            with torch.no_grad():
+                self.policy.selection_logits[:, OPERATIONS.index(self._likelier)] = _LIKELIER
+
+    def _end_epoch(self) -> None:
+        super()._end_epoch()
+        ahead = self.epoch - self.config.epochs // 2
+        if ahead in self._at:
+            test, validation = self._score(self.splits.test), self._score(self.splits.validation)
+            self.scores[str(ahead)] = {
+                "test_loss": test.loss,
+                "test_error": test.error,
+                "validation_loss": validation.loss,
+            }
+
+
+def train(seed: int, epochs: int, root: str, device: str, operations: Sequence[str]) -> Cell:
+    """One seed, all ways."""
+    torch.set_num_threads(1)
+    at = sorted({max(ahead * epochs // 100, 1) for ahead in AHEAD})
+    with tempfile.TemporaryDirectory() as folder:
+        config = settings(root, folder, seed, epochs, device, method="madao")
+        never = dataclasses.replace(config.outer, warmup=float(epochs))  # nothing is learned on the way
+        config = dataclasses.replace(config, outer=never, checkpoint_every=epochs // 2)
+        start = FirstHalf(config, title=f"seed {seed}")
+        try:
+            start.fit()
+        except _Halfway:
+            found: Cell = {"influence": start.found, "ahead": {}}
+        for name in (ALIKE, *operations):
+            there = Path(folder) / name.replace(" ", "-")
+            shutil.copytree(str(config.out), there)
+            branch = SecondHalf(dataclasses.replace(config, out=str(there), resume=True), name, at)
+            branch.fit()
+            found["ahead"][name] = branch.scores
+    return found
+
+
+def gains(cells: Iterable[Cell], epoch: str, kind: str) -> dict[str, float]:
+    """What each operation's being likelier takes away, the mean over seeds."""
+    ways = [cell["ahead"] for cell in cells]
+    operations = [name for name in ways[0] if name != ALIKE]
+    return {
+        name: statistics.fmean(way[ALIKE][epoch][kind] - way[name][epoch][kind] for way in ways) for name in operations
+    }
+
+
+def summary(cells: Mapping[str, Cell]) -> dict[str, Any]:
+    """What operations take from the test error at the end, and how well each look ahead foretells it."""
+    every = [*cells.values()]
+    epochs = [*every[0]["ahead"][ALIKE]]
+    truth = gains(every, epochs[-1], "test_error")
+    asked: dict[str, Any] = {
+        f"influence {kind}": lambda some, kind=kind: {
+            name: statistics.fmean(cell["influence"][kind][name] for cell in some) for name in truth
+        }
+        for kind in every[0]["influence"]
+    }
+    for epoch in epochs:
+        for kind in ("validation_loss", "test_loss", "test_error"):
+            title = f"{kind.replace('_', ' ')}, {epoch} ahead"
+            asked[title] = lambda some, epoch=epoch, kind=kind: gains(some, epoch, kind)
+    found: dict[str, Any] = {"points": {name: 100 * value for name, value in truth.items()}, "looks": {}}
+    for title, ask in asked.items():
+        said = ask(every)
+        row = {"rank_correlation": _rank(said, truth)}
+        if len(every) > 1:
+            row["of_halves"] = _rank(ask(every[::2]), ask(every[1::2]))
+        found["looks"][title] = row
+    return found
+
+
+def _rank(first: Mapping[str, float], second: Mapping[str, float]) -> float:
+    return float(stats.spearmanr([first[name] for name in second], [*second.values()]).statistic)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", required=True, help="where CIFAR-10 lies")
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--first", type=int, default=0, help="the first seed, and so its photos")
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--operations", default=",".join(OPERATIONS), help="some of them")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--output", metavar="FILE", type=Path, default=ROOT / "benchmarks/results/horizon.json")
+    arguments = parser.parse_args()
+    if arguments.epochs % 2:
+        parser.error(f"--epochs must be even, got {arguments.epochs}")
+    given = (arguments.epochs, arguments.root, arguments.device, arguments.operations.split(","))
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    wanted = {str(seed): (seed, *given) for seed in seeds}
+    results = complete(arguments.output, arguments.epochs, wanted, train, summary, arguments.jobs)
+    for name, points in sorted(results["summary"]["points"].items(), key=lambda item: -item[1]):
+        print(f"{name:<14}{points:+6.2f} points")
+    for title, row in results["summary"]["looks"].items():
+        halves = f", halves {row['of_halves']:+.2f}" if "of_halves" in row else ""
+        print(f"{title:<56}{row['rank_correlation']:+.2f}{halves}")
+
+
+if __name__ == "__main__":
+    main()
