@@ -3,7 +3,8 @@
     python benchmarks/few_photos.py --root FOLDER [--methods uniform,beyond] [--first 3] [--seeds 9] [--device cuda]
                                     [--jobs 2] [--output FILE]
 
-Trainings as `looks.py` has them, each seed of other photos. What stays as it is:
+Trainings as `looks.py` has them, each seed another draw of 2,000 photos; the test images are the same. What stays as it
+is:
 
     standard        crop, flip and Cutout only
     uniform         all operations alike, at 0.62 of their ranges, where policies start; looked at on the way
@@ -21,7 +22,7 @@ operations, in the mean over looks:
     easy            the loss alone, the less the likelier, of the same looks: a control
     looked          as beyond, the looks being at a training on the photos themselves, which is `uniform`
     thrice          as looked, at three such trainings, their photos divided in other ways, from half of the epochs on
-    pooled          as thrice, at all trainings in the output that were looked at, on other photos than its own
+    pooled          as thrice, at all trainings of other seeds that are in the output by then and were looked at
 
 And policies that are learned while the network trains:
 
@@ -71,6 +72,7 @@ OF_OTHERS = {"followed": DEFLATED, "beyond": BEYOND, "easy": EASE}
 OF_ITS_OWN = {"looked": ("uniform",), "thrice": ("uniform", *AGAIN)}
 """At which trainings looks are."""
 POOLED = "pooled"
+FOLLOWING = (*OF_OTHERS, *OF_ITS_OWN, POOLED)
 _ALL = {
     "every": 20,
     "batch_size": 1000,
@@ -88,7 +90,7 @@ LEARNED: dict[str, dict[str, Any]] = {
 }
 """With what differs from the defaults."""
 TUNED = "randaugment"
-METHODS = (*FIXED, *OF_OTHERS, *OF_ITS_OWN, POOLED, *LEARNED, TUNED)
+METHODS = (*FIXED, *FOLLOWING, *LEARNED, TUNED)
 MAGNITUDES = (0.39, 0.79, 0.06)
 """Those that `madao compare` tries."""
 FIRST = 3
@@ -105,7 +107,7 @@ def train(
             augment["method"] = "uniform"
         elif method in LEARNED:
             augment["method"] = "madao"
-        elif looks:
+        elif method in FOLLOWING:
             augment["method"] = str(Path(folder) / "policy.json")
             following(looks).spec().save(augment["method"])
         config = settings(root, folder, seed, epochs, device, **augment)
@@ -118,6 +120,7 @@ def train(
         trainer = Watched(config, f"{method} {seed}", at, splits)
         result = trainer.fit()
     found: Cell = {"test_error": result.test_error, "validation_error": result.validation_error}
+    found |= {"looks": len(looks)} if looks else {}
     return found | ({"influence": trainer.looks} if trainer.looks else {})
 
 
@@ -172,7 +175,7 @@ def main() -> None:
     parser.add_argument("--root", required=True, help="where CIFAR-10 lies")
     parser.add_argument("--methods", default=",".join(METHODS), help="some of those above")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--first", type=int, default=FIRST, help="the first seed; those below gave looks to follow")
+    parser.add_argument("--first", type=int, default=FIRST, help="the first seed; worth.json has looks at 0 to 2")
     parser.add_argument("--seeds", type=int, default=9, help="how many")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=2)
@@ -190,13 +193,19 @@ def main() -> None:
             name = f"{method} {magnitude} {seed}" if method == TUNED else f"{method} {seed}"
             looks = looks_for(method, seed, epochs, found["cells"], worth)
             given[name] = (method, seed, epochs, arguments.root, arguments.device, magnitude, looks)
-        return complete(arguments.output, epochs, given, train, summary, arguments.jobs)
+        return complete(arguments.output, epochs, given, train, summary, arguments.jobs, unseen)
+
+    def unseen(name: str, cell: Cell) -> bool:
+        """Whether looks at it are wanted, and it was trained when nobody looked."""
+        return name in to_watch and "influence" not in cell
 
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     found: dict[str, Any] = {"cells": {}}
     trials = [(TUNED, each, FIRST) for each in MAGNITUDES if TUNED in methods]
     watched = {name for method in methods for name in OF_ITS_OWN.get("looked" if method == POOLED else method, ())}
-    found = run(*trials, *((name, 0.0, seed) for seed in seeds for name in ("uniform", *AGAIN) if name in watched))
+    looked_at = [(name, 0.0, seed) for seed in seeds for name in ("uniform", *AGAIN) if name in watched]
+    to_watch = {f"{name} {seed}" for name, _, seed in looked_at}
+    found = run(*trials, *looked_at)
     magnitude = chosen(found["cells"]) if trials else 0.0
     # Seed by seed, so that what there is can be compared from the start.
     for method, row in run(*((name, magnitude, seed) for seed in seeds for name in methods))["summary"].items():

@@ -2,12 +2,14 @@
 
     python benchmarks/looks.py benchmarks/results/worth.json policy.json      # a policy that follows all looks there
 
-Trainings of `worth.py` and `few_photos.py`: CIFAR-10, 1,000 training images and as many for validation,
-WideResNet-10-2, 100 epochs; four minutes of one core each, or some seconds of a GPU.
+Trainings of `worth.py`, `few_photos.py` and `horizon.py`: CIFAR-10, 1,000 training images and as many for validation,
+WideResNet-10-2, 100 epochs; four minutes of one core each, or some seconds of a GPU. (Looks in worth.json are older:
+each is at the draws of the one before.)
 """
 
 import argparse
 import dataclasses
+import itertools
 import json
 import statistics
 import sys
@@ -131,7 +133,7 @@ def _losses(network: Network, inputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def divided_anew(splits: Splits, seed: int) -> Splits:
-    """The same photos, others of them for validation."""
+    """The same photos, others of them for validation, by chance and not class by class."""
     train, validation = splits.train, splits.validation
     assert isinstance(train, Pixels)
     assert isinstance(validation, Pixels)
@@ -168,17 +170,39 @@ def all_looks(results: Mapping[str, Any], direction: str) -> list[Mapping[str, f
     return [look[direction] for training in of_trainings for look in training.values()]
 
 
+def agreement(results: Mapping[str, Any]) -> dict[str, float]:
+    """The correlation of two looks beyond the loss, in the second halves of trainings, in the mean.
+
+    Two at one training, at two on the same photos, and at two on others'.
+    """
+    late = results["epochs"] / 2
+    looks = [
+        (name, name.rsplit(" ", 1)[1], _standardised([rows[BEYOND][operation] for operation in OPERATIONS]))
+        for name, cell in results["cells"].items()
+        for epoch, rows in cell.get("influence", {}).items()
+        if int(epoch) >= late
+    ]
+    found: dict[str, list[float]] = {}
+    for (one, seed, first), (other, its, second) in itertools.combinations(looks, 2):
+        kind = "one training" if one == other else "the same photos" if seed == its else "other photos"
+        found.setdefault(kind, []).append(statistics.fmean(a * b for a, b in zip(first, second, strict=True)))
+    return {kind: statistics.fmean(values) for kind, values in found.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, help="of worth.py or few_photos.py")
     parser.add_argument("policy", type=Path, help="the file to write, for --augment.method")
     parser.add_argument("--direction", default=BEYOND, help="which influences, by their name in the results")
     arguments = parser.parse_args()
-    looks = all_looks(json.loads(arguments.results.read_text()), arguments.direction)
+    results = json.loads(arguments.results.read_text())
+    looks = all_looks(results, arguments.direction)
     policy = following(looks)
     policy.spec().save(arguments.policy)
     shares = sorted(zip(policy.selection[0].tolist(), OPERATIONS, strict=True), reverse=True)
     print(f"{len(looks)} looks: " + ", ".join(f"{name} {100 * share:.0f} %" for share, name in shares))
+    said = ", ".join(f"{value:.2f} ({kind})" for kind, value in agreement(results).items())
+    print(f"correlation of two looks beyond the loss, from half of the epochs on: {said}")
 
 
 if __name__ == "__main__":

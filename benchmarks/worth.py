@@ -123,8 +123,11 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="seed of the first of either, and so its photos")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--output", metavar="FILE", type=Path, default=ROOT / "benchmarks/results/worth.json")
+    default = ROOT / "benchmarks/results/worth.json"
+    parser.add_argument("--output", metavar="FILE", type=Path, default=default)
     arguments = parser.parse_args()
+    if arguments.first and arguments.output == default:
+        parser.error(f"policies follow the looks in {default.name}; give another --output for other photos")
     epochs, first, where = arguments.epochs, arguments.first, (arguments.root, arguments.device)
     wanted: dict[str, tuple[Any, ...]] = {
         f"all {seed}": ([], seed, epochs, *where, quarters(epochs)) for seed in range(first, first + arguments.seeds)

@@ -106,9 +106,15 @@ def _opening(plan: Plan, table: Table) -> str:
 def _check(plan: Plan) -> None:
     """Raise where the folder holds something else, before anything is trained."""
     folder, saved = plan.folder, _saved(plan.folder)
+    for name, config in plan.methods.items():
+        if not config.data.validation:
+            _check_without_validation(name, config, plan.chosen.search.trials)
     if saved is None:
         if folder.exists() and not (folder.is_dir() and {path.name for path in folder.iterdir()} <= {"lock"}):
             raise UserError(f"{folder} exists and holds no comparison; choose another --out")
+        for name, config in plan.methods.items():
+            if not config.data.validation and load_dataset(config.data).test is None:
+                raise UserError(f"--data.validation 0 leaves no images to judge {name} by, and there is no test set")
         return
     difference = first_difference(as_plain(from_plain(saved["settings"])), _shared(plan.base))
     if difference is not None:
@@ -121,6 +127,16 @@ def _check(plan: Plan) -> None:
         for seed in plan.seeds if method != TUNED else ():
             config = plan.cell(method, seed)
             RunDirectory(Path(str(config.out))).check(config)
+
+
+def _check_without_validation(name: str, config: TrainConfig, trials: int) -> None:
+    if config.augment.method == "madao":
+        raise UserError(f"--data.validation 0 leaves no images for {name} to learn from")
+    if name == TUNED and trials:
+        raise UserError(
+            "RandAugment's magnitude is chosen by validation error, and --data.validation 0 sets no images aside; name "
+            "one by --augment.magnitude, with --search.trials 0"
+        )
 
 
 def _saved(folder: Path) -> dict[str, Any] | None:
@@ -210,13 +226,6 @@ class _Run:
 
     def train(self) -> None:
         """Train every cell that is not finished."""
-        for name, config in self.plan.methods.items():
-            if config.data.validation:
-                continue
-            if config.augment.method == "madao":
-                raise UserError(f"--data.validation 0 leaves no images for {name} to learn from")
-            if load_dataset(config.data).test is None:
-                raise UserError(f"--data.validation 0 leaves no images to judge {name} by, and there is no test set")
         if TUNED in self.plan.methods:
             self._tune_first()
         # Seed by seed, so that what there is of a table can be compared from the start.
@@ -242,11 +251,6 @@ class _Run:
             magnitude = self.plan.methods[TUNED].augment.magnitude
             write_search(folder / SEARCH, {"trials": [], "magnitude": magnitude})
             return
-        if not self.plan.methods[TUNED].data.validation:
-            raise UserError(
-                "RandAugment's magnitude is chosen by validation error, and --data.validation 0 sets no images aside; "
-                "name one by --augment.magnitude, with --search.trials 0"
-            )
         storage = chosen.search.storage or f"sqlite:///{(folder / 'search.db').resolve()}"
         name = study_name(self.plan.methods[TUNED], self._search_seeds, self._data)
         private = chosen.search.storage is None
