@@ -16,7 +16,7 @@ ROWS = {
     "uniform": "no learning",
     "uniform-varied": "no learning, any strength up to that at the start",
     "uniform-gentle": "no learning, a tenth of the ranges",
-    "beyond": "no learning, what few photos' influences beyond the loss say",
+    "beyond": "no learning, a policy made of looks (beyond.json)",
     "trivialaugment": "TrivialAugment",
     "randaugment-mild": "RandAugment at 0.06",
     "madao": "the paper's: relaxed, Neumann J = 5",

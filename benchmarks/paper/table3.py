@@ -11,7 +11,7 @@ COLUMNS = {
     "madao": "MADAO",
     "uniform": "untrained policy",
     "uniform-moderate": "the same at 0.3 of the ranges",
-    "beyond": "influences of few photos",
+    "beyond": "a policy made of looks (beyond.json)",
     "trivialaugment": "TrivialAugment",
     "deflated-256": "madao's own",
 }
