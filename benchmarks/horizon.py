@@ -3,9 +3,11 @@
     python benchmarks/horizon.py --root FOLDER [--first 0] [--seeds 4] [--device cuda] [--jobs 2] [--output FILE]
 
 Trainings as `looks.py` has them, under all operations alike. Halfway each goes on in fifteen ways, by the same random
-numbers: as before, and with one operation four times as likely, for every operation. What that takes from the loss on
-validation and test images after 1, 2, 5, … epochs is what a look so far ahead would say of it; what it takes from the
-test error at the end is the truth. An influence is a look one step ahead.
+numbers: as before, and with one operation four times as likely, for every operation; and each of these for 1, 2, 5, …
+epochs, in which the learning rate falls to zero. (Where it does not fall, losses go up and down by a tenth from epoch
+to epoch, and say nothing.) What a likelier operation takes from the loss on validation and test images is what a look
+so far ahead would say of it; what it takes from the test error after the longest is the truth. An influence is a look
+one step ahead: they are taken halfway, and again where the rate has fallen.
 
 Printed is the rank correlation of each with the truth, over operations: what half of the seeds say with the truth of
 the other half, and the other way round, since what comes of the same branches shares their noise. Beside it how much
@@ -26,6 +28,7 @@ from typing import Any
 
 import torch
 from scipy import stats
+from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from cells import Cell, complete
@@ -33,6 +36,7 @@ from looks import EPOCHS, OPERATIONS, Look, look, settings
 
 from madao import Policy
 from madao.training.config import TrainConfig
+from madao.training.schedule import learning_rate
 from madao.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
@@ -59,13 +63,12 @@ class FirstHalf(Trainer):
             raise _Halfway
 
 
-class SecondHalf(Trainer):
-    """Goes on from there, an operation being likelier or none, and evaluates on the way."""
+class Branch(Trainer):
+    """Goes on from there for so many epochs, an operation being likelier or none, at a rate that falls to zero."""
 
-    def __init__(self, config: TrainConfig, likelier: str, at: Sequence[int]) -> None:
-        super().__init__(config, title=likelier)
-        self.scores: dict[str, dict[str, float]] = {}
-        self._likelier, self._at = likelier, at
+    def __init__(self, config: TrainConfig, likelier: str, ahead: int) -> None:
+        super().__init__(config, title=f"{likelier}, {ahead} ahead")
+        self._likelier, self._ahead = likelier, ahead
 
     def _begin(self) -> None:
         super()._begin()
@@ -73,38 +76,43 @@ class SecondHalf(Trainer):
         if self._likelier != ALIKE:
             with torch.no_grad():
                 self.policy.selection_logits[:, OPERATIONS.index(self._likelier)] = _LIKELIER
+        self._begun = self.step
+        self._rate = learning_rate(self.config.optimizer, self.epoch, self.config.epochs)
+        self.config = dataclasses.replace(self.config, epochs=self.epoch + self._ahead)
 
-    def _end_epoch(self) -> None:
-        super()._end_epoch()
-        ahead = self.epoch - self.config.epochs // 2
-        if ahead in self._at:
-            test, validation = self._score(self.splits.test), self._score(self.splits.validation)
-            self.scores[str(ahead)] = {
-                "test_loss": test.loss,
-                "test_error": test.error,
-                "validation_loss": validation.loss,
-            }
+    def _train_step(self, images: Tensor, targets: Tensor) -> None:
+        left = 1 - (self.step - self._begun) / (self._ahead * self.steps_per_epoch)
+        now = dataclasses.replace(self.config.optimizer, schedule="constant", lr=self._rate * left)
+        self.config = dataclasses.replace(self.config, optimizer=now)
+        super()._train_step(images, targets)
 
 
 def train(seed: int, epochs: int, root: str, device: str, operations: Sequence[str]) -> Cell:
     """One seed, all ways."""
     torch.set_num_threads(1)
-    at = sorted({max(ahead * epochs // 100, 1) for ahead in AHEAD})
     with tempfile.TemporaryDirectory() as folder:
         config = settings(root, folder, seed, epochs, device, method="madao")
-        never = dataclasses.replace(config.outer, warmup=float(epochs))  # nothing is learned on the way
+        never = dataclasses.replace(config.outer, warmup=2.0 * epochs)  # nothing is learned on the way
         config = dataclasses.replace(config, outer=never, checkpoint_every=epochs // 2)
         start = FirstHalf(config, title=f"seed {seed}")
         try:
             start.fit()
         except _Halfway:
-            found: Cell = {"influence": start.found, "ahead": {}}
-        for name in (ALIKE, *operations):
-            there = Path(folder) / name.replace(" ", "-")
-            shutil.copytree(str(config.out), there)
-            branch = SecondHalf(dataclasses.replace(config, out=str(there), resume=True), name, at)
-            branch.fit()
-            found["ahead"][name] = branch.scores
+            found: Cell = {"influence": {"0": start.found}, "ahead": {}}
+        for ahead in sorted({max(each * epochs // 100, 1) for each in AHEAD}):
+            for name in (ALIKE, *operations):
+                there = Path(folder) / f"{ahead}-{name}"
+                shutil.copytree(str(config.out), there)
+                branch = Branch(dataclasses.replace(config, out=str(there), resume=True), name, ahead)
+                result = branch.fit()
+                found["ahead"].setdefault(name, {})[str(ahead)] = {
+                    "test_loss": result.test_loss,
+                    "test_error": result.test_error,
+                    "validation_loss": branch._score(branch.splits.validation).loss,
+                }
+                if name == ALIKE:
+                    found["influence"][str(ahead)] = look(branch)
+                shutil.rmtree(there)
     return found
 
 
@@ -117,11 +125,11 @@ def gains(cells: Iterable[Cell], epoch: str, kind: str) -> dict[str, float]:
     }
 
 
-def influence(cells: Iterable[Cell], kind: str) -> dict[str, float]:
-    """Halfway, the mean over seeds, of operations that were likelier in a branch."""
+def influence(cells: Iterable[Cell], epoch: str, kind: str) -> dict[str, float]:
+    """After so many epochs in which the rate fell, the mean over seeds, of operations that have branches."""
     every = [*cells]
     operations = [name for name in every[0]["ahead"] if name != ALIKE]
-    return {name: statistics.fmean(cell["influence"][kind][name] for cell in every) for name in operations}
+    return {name: statistics.fmean(cell["influence"][epoch][kind][name] for cell in every) for name in operations}
 
 
 def summary(cells: Mapping[str, Cell]) -> dict[str, Any]:
@@ -134,7 +142,9 @@ def summary(cells: Mapping[str, Cell]) -> dict[str, Any]:
 
     found: dict[str, Any] = {"points": {name: 100 * value for name, value in truth(every).items()}, "looks": {}}
     asked: dict[str, Callable[[Sequence[Cell]], dict[str, float]]] = {
-        f"influence {kind}": functools.partial(influence, kind=kind) for kind in every[0]["influence"]
+        f"influence {kind}, after {epoch}": functools.partial(influence, epoch=epoch, kind=kind)
+        for epoch, kinds in every[0]["influence"].items()
+        for kind in kinds
     }
     for epoch in epochs:
         for kind in ("validation_loss", "test_loss", "test_error"):
@@ -172,7 +182,7 @@ def main() -> None:
     for name, points in sorted(results["summary"]["points"].items(), key=lambda item: -item[1]):
         print(f"{name:<14}{points:+6.2f} points")
     for title, row in results["summary"]["looks"].items():
-        print(f"{title:<56}{row['rank_correlation']:+.2f}, halves {row['of_halves']:+.2f}")
+        print(f"{title:<66}{row['rank_correlation']:+.2f}, halves {row['of_halves']:+.2f}")
 
 
 if __name__ == "__main__":

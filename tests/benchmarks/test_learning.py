@@ -17,9 +17,8 @@ from madao.cli.plan import read_plan
 from madao.data import DATASETS, Dataset, Pixels, Source
 from madao.report.record import record
 from madao.report.table import cell_path, read_cells
-from madao.training.config import DataConfig, OuterConfig, TrainConfig
+from madao.training.config import DataConfig, TrainConfig
 from madao.training.splits import load_splits
-from madao.training.trainer import Trainer
 from tests.benchmarks.scripts import ROOT, module
 from tests.report.runs import write_run
 
@@ -280,7 +279,8 @@ def test_how_far_ahead_is_judged_by_the_end(monkeypatch: pytest.MonkeyPatch) -> 
             }
             for name, each in losses.items()
         }
-        return {"ahead": ahead, "influence": {"v": {"Rotate": 0.1, "Color": 0.2, "Invert": 0.3}}}
+        said = {"Rotate": 0.1, "Color": 0.2, "Invert": 0.3}
+        return {"ahead": ahead, "influence": {"0": {"v": said}, "5": {"v": {name: -a for name, a in said.items()}}}}
 
     cells = {"10": cell(0.5), "9": cell(0)}
     assert script.gains(cells.values(), "50", "test_loss") == pytest.approx(
@@ -290,7 +290,7 @@ def test_how_far_ahead_is_judged_by_the_end(monkeypatch: pytest.MonkeyPatch) -> 
     assert found["points"] == pytest.approx({"Rotate": 30, "Color": 10, "Invert": -20})
     ranks = {title: row["rank_correlation"] for title, row in found["looks"].items()}
     assert ranks == pytest.approx(
-        {"influence v": -1}
+        {"influence v, after 0": -1, "influence v, after 5": 1}
         | {f"{kind}, 1 ahead": -1 for kind in ("test loss", "test error", "validation loss")}
         | {f"{kind}, 50 ahead": 1 for kind in ("test loss", "test error", "validation loss")}
     )
@@ -303,15 +303,25 @@ def test_how_far_ahead_is_judged_by_the_end(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-def test_the_horizon_benchmark_goes_on_where_training_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_horizon_benchmark_goes_on_in_several_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     script = looking("horizon.py", monkeypatch)
-    cell = script.train(0, 2, "data", "cpu", ["Rotate"])
-    assert [*cell["ahead"]["Rotate"]] == ["1"]
-    assert cell["ahead"]["Rotate"] != cell["ahead"]["all alike"]
-    config = script.settings("data", str(tmp_path), 0, 2, method="madao")
-    whole = Trainer(dataclasses.replace(config, outer=OuterConfig(warmup=2.0))).fit()
-    alike = cell["ahead"]["all alike"]["1"]
-    assert (alike["test_loss"], alike["test_error"]) == (whole.test_loss, whole.test_error)
+    rates: list[float] = []
+
+    class Noted(script.Branch):  # type: ignore[name-defined, misc]
+        def _train_step(self, images: torch.Tensor, targets: torch.Tensor) -> None:
+            super()._train_step(images, targets)
+            rates.append(self.optimizer.param_groups[0]["lr"])
+
+    monkeypatch.setattr(script, "Branch", Noted)
+    monkeypatch.setattr(script, "AHEAD", (25, 50))
+    cell = script.train(0, 4, "data", "cpu", ["Rotate"])
+    half, steps = 0.05, 5  # of the learning rate's cosine; an epoch has five batches
+    short, long = (half * (1 - np.arange(epochs * steps) / (epochs * steps)) for epochs in (1, 2))
+    assert rates == pytest.approx([*short, *short, *long, *long])
+    assert {name: [*rows] for name, rows in cell["ahead"].items()} == {"all alike": ["1", "2"], "Rotate": ["1", "2"]}
+    for ahead in ("1", "2"):
+        assert cell["ahead"]["Rotate"][ahead] != cell["ahead"]["all alike"][ahead]
+    assert [*cell["influence"]] == ["0", "1", "2"]
 
 
 def test_the_moco_benchmark_says_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
