@@ -241,6 +241,40 @@ def test_each_policy_follows_the_looks_it_should(monkeypatch: pytest.MonkeyPatch
         followed("pooled")
 
 
+def test_few_photos_trains_what_is_looked_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = module(ROOT / "benchmarks" / "few_photos.py", monkeypatch)
+    monkeypatch.setattr(sys.modules["cells"], "ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(1))
+    trained: list[tuple[str, int, float, int]] = []
+
+    def train(method: str, seed: int, epochs: int, root: str, device: str, magnitude: float, looks: Any) -> Any:
+        trained.append((method, seed, magnitude, len(looks)))
+        seen: dict[str, Any] = (
+            {str(epoch): {script.BEYOND: {}} for epoch in (1, 2, 3, 4)} if method in ("uniform", *script.AGAIN) else {}
+        )
+        return {"test_error": 0.4, "validation_error": magnitude} | ({"influence": seen} if seen else {})
+
+    monkeypatch.setattr(script, "train", train)
+    output = tmp_path / "out.json"
+    old = {"uniform 5": {"test_error": 0.5}, "gentle 5": {"test_error": 0.5}}  # trained when nobody looked
+    output.write_text(json.dumps({"epochs": 4, "cells": old}))
+    arguments = "--root data --epochs 4 --first 5 --seeds 1 --methods gentle,looked,thrice,beyond,randaugment"
+    for _ in range(2):  # the second time nothing is left
+        monkeypatch.setattr(sys, "argv", ["few_photos.py", *arguments.split(), "--output", str(output)])
+        script.main()
+    trials = [("randaugment", 3, magnitude, 0) for magnitude in script.MAGNITUDES]
+    assert trained[:6] == [*trials, *((name, 5, 0.0, 0) for name in ("uniform", "again 1", "again 2"))]
+    # Of four looks at each training those from half on, for three trainings; all of one; all that worth.json has.
+    assert trained[6:] == [
+        ("looked", 5, 0.06, 4),
+        ("thrice", 5, 0.06, 9),
+        ("beyond", 5, 0.06, 12),
+        ("randaugment", 5, 0.06, 0),
+    ]
+    monkeypatch.setattr(sys, "argv", ["few_photos.py", "--root", "data", "--methods", "lookd"])
+    with pytest.raises(SystemExit):
+        script.main()
+
+
 def test_few_photos_are_compared_seed_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     script = module(ROOT / "benchmarks" / "few_photos.py", monkeypatch)
     errors = {"uniform 3": 0.40, "uniform 4": 0.50, "followed 3": 0.39, "followed 4": 0.47, "randaugment 0.39 5": 0.5}
