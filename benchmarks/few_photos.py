@@ -69,7 +69,9 @@ AGAIN = {"again 1": 1, "again 2": 2}
 """As uniform, the photos divided in another way, to be looked at."""
 OF_OTHERS = {"followed": DEFLATED, "beyond": BEYOND, "easy": EASE}
 """Which influences are followed."""
-OF_ITS_OWN = {"looked": ("uniform",), "thrice": ("uniform", *AGAIN)}
+WATCHED = ("uniform", *AGAIN)
+"""What is looked at on the way."""
+OF_ITS_OWN = {"looked": ("uniform",), "thrice": WATCHED}
 """At which trainings looks are."""
 POOLED = "pooled"
 FOLLOWING = (*OF_OTHERS, *OF_ITS_OWN, POOLED)
@@ -116,7 +118,7 @@ def train(
         if number := AGAIN.get(method):
             splits = divided_anew(load_splits(config.data), 7919 * seed + number)
             config = dataclasses.replace(config, seed=seed + 5000 * (1 + number))
-        at = quarters(epochs) if method == "uniform" or method in AGAIN else ()
+        at = quarters(epochs) if method in WATCHED else ()
         trainer = Watched(config, f"{method} {seed}", at, splits)
         result = trainer.fit()
     found: Cell = {"test_error": result.test_error, "validation_error": result.validation_error}
@@ -203,7 +205,7 @@ def main() -> None:
     found: dict[str, Any] = {"cells": {}}
     trials = [(TUNED, each, FIRST) for each in MAGNITUDES if TUNED in methods]
     watched = {name for method in methods for name in OF_ITS_OWN.get("looked" if method == POOLED else method, ())}
-    looked_at = [(name, 0.0, seed) for seed in seeds for name in ("uniform", *AGAIN) if name in watched]
+    looked_at = [(name, 0.0, seed) for seed in seeds for name in WATCHED if name in watched]
     to_watch = {f"{name} {seed}" for name, _, seed in looked_at}
     found = run(*trials, *looked_at)
     magnitude = chosen(found["cells"]) if trials else 0.0

@@ -90,7 +90,7 @@ class Network:
 
 def sample(inputs: Tensor, labels: Tensor, generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
     """So many of the images, at random."""
-    chosen = torch.randperm(len(inputs), generator=generator)[:count]
+    chosen = torch.randperm(len(inputs), generator=generator, device=generator.device)[:count]
     return inputs[chosen], labels[chosen]
 
 

@@ -15,6 +15,7 @@ the answers of both halves agree. What is in the output already is not run again
 """
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import math
@@ -32,7 +33,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from cells import Cell, complete
-from looks import EPOCHS, OPERATIONS, Look, look, settings
+from looks import EPOCHS, OPERATIONS, Watched, look, settings
 
 from madao import Policy
 from madao.training.config import TrainConfig
@@ -51,15 +52,12 @@ class _Halfway(Exception):  # noqa: N818 (nothing went wrong)
     """The first half has ended."""
 
 
-class FirstHalf(Trainer):
-    """Leaves a checkpoint halfway, and looks."""
-
-    found: Look
+class FirstHalf(Watched):
+    """Ends where it is looked at; the checkpoint stays."""
 
     def _end_epoch(self) -> None:
         super()._end_epoch()
-        if 2 * self.epoch == self.config.epochs:
-            self.found = look(self)
+        if self.looks:
             raise _Halfway
 
 
@@ -94,11 +92,10 @@ def train(seed: int, epochs: int, root: str, device: str, operations: Sequence[s
         config = settings(root, folder, seed, epochs, device, method="madao")
         never = dataclasses.replace(config.outer, warmup=2.0 * epochs)  # nothing is learned on the way
         config = dataclasses.replace(config, outer=never, checkpoint_every=epochs // 2)
-        start = FirstHalf(config, title=f"seed {seed}")
-        try:
+        start = FirstHalf(config, f"seed {seed}", (epochs // 2,))
+        with contextlib.suppress(_Halfway):
             start.fit()
-        except _Halfway:
-            found: Cell = {"influence": {"0": start.found}, "ahead": {}}
+        found: Cell = {"influence": {"0": start.looks[str(epochs // 2)]}, "ahead": {}}
         for ahead in sorted({max(each * epochs // 100, 1) for each in AHEAD}):
             for name in (ALIKE, *operations):
                 there = Path(folder) / f"{ahead}-{name}"
@@ -125,11 +122,10 @@ def gains(cells: Iterable[Cell], epoch: str, kind: str) -> dict[str, float]:
     }
 
 
-def influence(cells: Iterable[Cell], epoch: str, kind: str) -> dict[str, float]:
+def influence(cells: Sequence[Cell], epoch: str, kind: str) -> dict[str, float]:
     """After so many epochs in which the rate fell, the mean over seeds, of operations that have branches."""
-    every = [*cells]
-    operations = [name for name in every[0]["ahead"] if name != ALIKE]
-    return {name: statistics.fmean(cell["influence"][epoch][kind][name] for cell in every) for name in operations}
+    operations = [name for name in cells[0]["ahead"] if name != ALIKE]
+    return {name: statistics.fmean(cell["influence"][epoch][kind][name] for cell in cells) for name in operations}
 
 
 def summary(cells: Mapping[str, Cell]) -> dict[str, Any]:

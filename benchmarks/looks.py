@@ -9,6 +9,7 @@ each is at the draws of the one before.)
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import json
 import statistics
@@ -18,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent / "speed"))
-from hardness import Network, Vector, by_operation
-from torch import Tensor
+from hardness import Network, Vector, by_operation, sample
 
 from madao import Policy, Uniform
 from madao.data import Pixels
@@ -45,6 +46,8 @@ Look = dict[str, dict[str, float]]
 """The influence of every operation along every q."""
 Some = Callable[[int], tuple[Tensor, Tensor]]
 """So many training images, augmented by other draws than those whose influence is taken, and their labels."""
+Further = Callable[[Network, Vector, Some], Mapping[str, Vector]]
+"""More directions q, given v."""
 
 
 def settings(root: str, folder: str, seed: int, epochs: int, device: str = "cpu", **augment: Any) -> TrainConfig:
@@ -79,7 +82,7 @@ class Watched(Trainer):
         title: str,
         epochs: Sequence[int] = (),
         splits: Splits | None = None,
-        further: "Further | None" = None,
+        further: Further | None = None,
     ) -> None:
         super().__init__(config, splits, title)
         self.looks: dict[str, Look] = {}
@@ -89,10 +92,6 @@ class Watched(Trainer):
         super()._end_epoch()
         if self.epoch in self._wanted:
             self.looks[str(self.epoch)] = look(self, self._further)
-
-
-Further = Callable[[Network, Vector, Some], Mapping[str, Vector]]
-"""More directions q, given v."""
 
 
 def look(trainer: Trainer, further: Further | None = None) -> Look:
@@ -111,10 +110,7 @@ def look(trainer: Trainer, further: Further | None = None) -> Look:
         inputs = standard.after(policy.apply(cropped, draw), placed)
         again = standard.after(policy.apply(cropped, policy.sample(cropped, generator)), placed)
 
-    def some(count: int) -> tuple[Tensor, Tensor]:
-        chosen = torch.randperm(len(again), generator=generator, device=device)[:count]
-        return again[chosen], labels[chosen]
-
+    some = functools.partial(sample, again, labels, generator)
     v = network.gradient(standard.normalise(validation.images.to(device)), validation.labels.to(device))
     directions = {DEFLATED: network.deflated(v, [some(64) for _ in range(16)])}
     if further is not None:
@@ -137,12 +133,10 @@ def divided_anew(splits: Splits, seed: int) -> Splits:
     train, validation = splits.train, splits.validation
     assert isinstance(train, Pixels)
     assert isinstance(validation, Pixels)
-    images, labels = torch.cat([train.images, validation.images]), torch.cat([train.labels, validation.labels])
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    photos = Pixels(torch.cat([train.images, validation.images]), torch.cat([train.labels, validation.labels]))
+    order = torch.randperm(len(photos), generator=torch.Generator().manual_seed(seed))
     first, second = order[: len(train)], order[len(train) :]
-    return dataclasses.replace(
-        splits, train=Pixels(images[first], labels[first]), validation=Pixels(images[second], labels[second])
-    )
+    return dataclasses.replace(splits, train=photos.subset(first), validation=photos.subset(second))
 
 
 def scores(looks: Sequence[Mapping[str, float]]) -> list[float]:

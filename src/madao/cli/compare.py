@@ -106,15 +106,17 @@ def _opening(plan: Plan, table: Table) -> str:
 def _check(plan: Plan) -> None:
     """Raise where the folder holds something else, before anything is trained."""
     folder, saved = plan.folder, _saved(plan.folder)
-    for name, config in plan.methods.items():
-        if not config.data.validation:
-            _check_without_validation(name, config, plan.chosen.search.trials)
+    unjudged = {name: config for name, config in plan.methods.items() if not config.data.validation}
+    for name, config in unjudged.items():
+        _check_without_validation(name, config, plan.chosen.search.trials)
     if saved is None:
         if folder.exists() and not (folder.is_dir() and {path.name for path in folder.iterdir()} <= {"lock"}):
             raise UserError(f"{folder} exists and holds no comparison; choose another --out")
-        for name, config in plan.methods.items():
-            if not config.data.validation and load_dataset(config.data).test is None:
+        tested: list[DataConfig] = []  # most methods share their images, which may take a while to list
+        for name, config in unjudged.items():
+            if config.data not in tested and load_dataset(config.data).test is None:
                 raise UserError(f"--data.validation 0 leaves no images to judge {name} by, and there is no test set")
+            tested.append(config.data)
         return
     difference = first_difference(as_plain(from_plain(saved["settings"])), _shared(plan.base))
     if difference is not None:
