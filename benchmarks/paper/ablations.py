@@ -17,6 +17,9 @@ ROWS = {
     "uniform-varied": "no learning, any strength up to that at the start",
     "uniform-gentle": "no learning, a tenth of the ranges",
     "beyond": "no learning, a policy made of looks (beyond.json)",
+    "learned-before": "no learning, what deflated learned in 200 epochs (learned.json)",
+    "uniform-all": "no learning, on all 50,000 images",
+    "learned-before-all": "learned.json, on all 50,000 images",
     "trivialaugment": "TrivialAugment",
     "randaugment-mild": "RandAugment at 0.06",
     "madao": "the paper's: relaxed, Neumann J = 5",
@@ -32,6 +35,8 @@ ROWS = {
     "averaged": "deflated, at averaged weights",
     "pulled": "deflated, drawn back to the start",
     "same-loss": "deflated, beside images that are as hard",
+    "swift": "deflated, steps three times as long",
+    "stages-4": "deflated, four operations an image",
     "varied": "deflated, any strength up to the learned one",
     "gentle": "deflated, from a tenth of the ranges",
 }

@@ -1,0 +1,62 @@
+"""A policy file of what a training learned, in the mean over its second half: for other trainings, in which it stays.
+
+    python benchmarks/paper/mean_policy.py benchmarks/results/paper-cifar10-wrn-28-2.json "deflated 0" policy.json
+
+Means are of probabilities and of magnitudes in units of their ranges, epoch by epoch as the record has them. Where it has
+the end alone, which it has of all seeds but the first, that is it.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from madao import Policy
+
+Values = list[list[float]]
+"""One kind of parameter, by stage and operation."""
+
+
+def mean_policy(way: Mapping[str, Any]) -> Policy:
+    """Of a cell's `policy`."""
+    policy = Policy(stages=len(way["selection"][-1]))
+    names = [operation.name for operation in policy.operations]
+    if way["operations"] != names:
+        raise SystemExit(f"the record has the operations {way['operations']}, not {names}")
+    later = [index for index, epoch in enumerate(way["epochs"]) if epoch >= way["epochs"][-1] / 2]
+    selection, application, magnitude = (
+        torch.tensor(_mean([way[kind][index] for index in later])) for kind in ("selection", "application", "magnitude")
+    )
+    strong = [index for index, operation in enumerate(policy.operations) if operation.has_magnitude]
+    with torch.no_grad():
+        policy.selection_logits.copy_(selection.log())
+        policy.application_logits.copy_(application.logit())
+        policy.magnitude_logits.copy_(magnitude[:, strong].logit())
+    return policy
+
+
+def _mean(every: Sequence[Values]) -> Values:
+    return [[statistics.fmean(of_one) for of_one in zip(*stage, strict=True)] for stage in zip(*every, strict=True)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("record", type=Path, help="what madao compare --export wrote")
+    parser.add_argument("cell", help="method and seed")
+    parser.add_argument("policy", type=Path, help="the file to write, for --augment.method")
+    arguments = parser.parse_args()
+    cells = json.loads(arguments.record.read_text())["cells"]
+    learned = [name for name, cell in cells.items() if "policy" in cell]
+    if arguments.cell not in learned:
+        parser.error(f"{arguments.cell!r} has no policy in {arguments.record}; there are: {', '.join(learned)}")
+    policy = mean_policy(cells[arguments.cell]["policy"])
+    policy.spec().save(arguments.policy)
+    print(policy.spec())
+
+
+if __name__ == "__main__":
+    main()
