@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import madao
 from madao.cli import main
 from madao.cli.plan import read_plan
 from madao.data import DATASETS, Dataset, Pixels, Source
@@ -158,6 +159,32 @@ def test_the_policy_that_follows_looks_is_what_they_say(
     script.main()
     assert capsys.readouterr().out.startswith("12 looks: AutoContrast 21 %, Color 16 %")
     assert written.read_text() == (ROOT / "benchmarks" / "paper" / "beyond.json").read_text()
+
+
+def test_the_mean_policy_is_that_of_the_second_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = module(ROOT / "benchmarks" / "mean_policy.py", monkeypatch)
+    rng = np.random.default_rng(0)
+    names = [operation.name for operation in madao.Policy().operations]
+    way = {"operations": names, "epochs": [0.0, 4.0, 5.0, 10.0]}
+    way["selection"] = rng.dirichlet(np.ones(14), (4, 3)).tolist()
+    way |= {kind: rng.uniform(0.1, 0.9, (4, 3, 14)).tolist() for kind in ("application", "magnitude")}
+    kept, written = tmp_path / "record.json", tmp_path / "policy.json"
+    kept.write_text(json.dumps({"cells": {"deflated 0": {"policy": way}, "uniform 0": {}}}))
+    monkeypatch.setattr(sys, "argv", ["mean_policy.py", str(kept), "deflated 0", str(written)])
+    script.main()
+    found = madao.Policy.from_spec(madao.PolicySpec.load(written))
+    for kind in ("selection", "application", "magnitude"):
+        expected = torch.tensor(np.mean(way[kind][2:], axis=0), dtype=torch.float32)
+        if kind == "magnitude":
+            expected[:, [not operation.has_magnitude for operation in found.operations]] = 0
+        torch.testing.assert_close(getattr(found, kind).detach(), expected, rtol=1e-4, atol=1e-5)
+
+    monkeypatch.setattr(sys, "argv", ["mean_policy.py", str(kept), "uniform 0", str(written)])
+    with pytest.raises(SystemExit):
+        script.main()
+    assert "'uniform 0' has no policy" in capsys.readouterr().err
 
 
 def test_looks_agree_within_trainings_and_beyond(monkeypatch: pytest.MonkeyPatch) -> None:

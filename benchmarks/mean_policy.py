@@ -1,6 +1,6 @@
 """A policy file of what a training learned, in the mean over its second half: for other trainings, in which it stays.
 
-    python benchmarks/paper/mean_policy.py benchmarks/results/paper-cifar10-wrn-28-2.json "deflated 0" policy.json
+    python benchmarks/mean_policy.py benchmarks/results/paper-cifar10-wrn-28-2.json "deflated 0" policy.json
 
 Means are of probabilities and of magnitudes in units of their ranges, epoch by epoch as the record has them. Where it
 has the end alone, which it has of all seeds but the first, that is it.
