@@ -36,7 +36,6 @@ And policies that are learned while the network trains:
 What is in the output already is not run again.
 """
 
-import argparse
 import dataclasses
 import json
 import math
@@ -50,12 +49,24 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from cells import Cell, complete
-from looks import BEYOND, DEFLATED, EASE, EPOCHS, Look, Watched, all_looks, divided_anew, following, quarters, settings
+from looks import (
+    BEYOND,
+    DEFLATED,
+    EASE,
+    RESULTS,
+    Look,
+    Watched,
+    all_looks,
+    divided_anew,
+    following,
+    options,
+    quarters,
+    settings,
+)
 
 from madao.report.compare import Interval, difference, interval
 from madao.training.splits import load_splits
 
-ROOT = Path(__file__).parents[1]
 FIXED: dict[str, dict[str, Any]] = {
     "standard": {},
     "uniform": {},
@@ -96,6 +107,7 @@ METHODS = (*FIXED, *FOLLOWING, *LEARNED, TUNED)
 MAGNITUDES = (0.39, 0.79, 0.06)
 """Those that `madao compare` tries."""
 FIRST = 3
+"""worth.json has looks at seeds 0 to 2."""
 
 
 def train(
@@ -173,20 +185,13 @@ def _plain(found: Interval) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", required=True, help="where CIFAR-10 lies")
+    parser = options(__doc__, "few-photos.json", seeds=9, first=FIRST)
     parser.add_argument("--methods", default=",".join(METHODS), help="some of those above")
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--first", type=int, default=FIRST, help="the first seed; worth.json has looks at 0 to 2")
-    parser.add_argument("--seeds", type=int, default=9, help="how many")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--output", metavar="FILE", type=Path, default=ROOT / "benchmarks/results/few-photos.json")
     arguments = parser.parse_args()
     methods, epochs = arguments.methods.split(","), arguments.epochs
     if unknown := [name for name in methods if name not in METHODS]:
         parser.error(f"--methods {','.join(unknown)}: there are {', '.join(METHODS)}")
-    worth = json.loads((ROOT / "benchmarks/results/worth.json").read_text())
+    worth = json.loads((RESULTS / "worth.json").read_text())
 
     def run(*wanted: tuple[str, float, int]) -> dict[str, Any]:
         """Train these methods, at magnitudes and with seeds; a later call may use what an earlier one found."""

@@ -14,7 +14,6 @@ the other half, and the other way round, since what comes of the same branches s
 the answers of both halves agree. What is in the output already is not run again.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import functools
@@ -33,14 +32,13 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from cells import Cell, complete
-from looks import EPOCHS, OPERATIONS, Watched, look, settings
+from looks import OPERATIONS, Watched, look, options, settings
 
 from madao import Policy
 from madao.training.config import TrainConfig
 from madao.training.schedule import learning_rate
 from madao.training.trainer import Trainer
 
-ROOT = Path(__file__).parents[1]
 AHEAD = (1, 2, 5, 10, 25, 50)
 """Epochs, of a hundred."""
 ALIKE = "all alike"
@@ -160,14 +158,7 @@ def _rank(first: Mapping[str, float], second: Mapping[str, float]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", required=True, help="where CIFAR-10 lies")
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--first", type=int, default=0, help="the first seed, and so its photos")
-    parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--output", metavar="FILE", type=Path, default=ROOT / "benchmarks/results/horizon.json")
+    parser = options(__doc__, "horizon.json", seeds=4)
     arguments = parser.parse_args()
     if arguments.epochs % 2:
         parser.error(f"--epochs must be even, got {arguments.epochs}")

@@ -32,6 +32,7 @@ from madao.training.config import AugmentConfig, DataConfig, ModelConfig, TrainC
 from madao.training.splits import Splits
 from madao.training.trainer import Trainer
 
+RESULTS = Path(__file__).parent / "results"
 OPERATIONS = [operation.name for operation in Uniform().operations]
 EPOCHS = 100
 DEFLATED = "without 16 gradients of 64"
@@ -66,6 +67,26 @@ def settings(root: str, folder: str, seed: int, epochs: int, device: str = "cpu"
         seed=seed,
         out=str(Path(folder) / "run"),
     )
+
+
+def options(about: str | None, output: str, seeds: int, first: int = 0) -> argparse.ArgumentParser:
+    """The command line of a table of such trainings.
+
+    Args:
+        about: The script's docstring.
+        output: The file's name, among results.
+        seeds: How many, by default.
+        first: The first, by default.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", required=True, help="where CIFAR-10 lies")
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--first", type=int, default=first, help="the first seed, and so its photos")
+    parser.add_argument("--seeds", type=int, default=seeds, help="how many")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--output", metavar="FILE", type=Path, default=RESULTS / output)
+    return parser
 
 
 def quarters(epochs: int) -> tuple[int, ...]:

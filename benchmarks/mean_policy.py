@@ -2,8 +2,8 @@
 
     python benchmarks/mean_policy.py benchmarks/results/paper-cifar10-wrn-28-2.json "deflated 0" policy.json
 
-Means are of probabilities and of magnitudes in units of their ranges, epoch by epoch as the record has them. Where it
-has the end alone, which it has of all seeds but the first, that is it.
+Means are of probabilities and of magnitudes in units of their ranges, epoch by epoch as the record has them: fewer the
+more cells it has. Where it has the end alone, which it has of all seeds but the first, that is it.
 """
 
 import argparse
@@ -21,9 +21,12 @@ Values = list[list[float]]
 """One kind of parameter, by stage and operation."""
 
 
-def mean_policy(way: Mapping[str, Any]) -> Policy:
-    """Of a cell's `policy`."""
-    policy = Policy(stages=len(way["selection"][-1]))
+def mean_policy(way: Mapping[str, Any], settings: Mapping[str, Any]) -> Policy:
+    """Of a cell's `policy`, and of its settings."""
+    stages = len(way["selection"][-1])
+    if stages != settings["augment.stages"]:
+        raise SystemExit(f"the record has the mean of {settings['augment.stages']} stages, not each of them")
+    policy = Policy(stages=stages, variation=settings.get("augment.variation", 0.0))
     names = [operation.name for operation in policy.operations]
     if way["operations"] != names:
         raise SystemExit(f"the record has the operations {way['operations']}, not {names}")
@@ -49,11 +52,13 @@ def main() -> None:
     parser.add_argument("cell", help="method and seed")
     parser.add_argument("policy", type=Path, help="the file to write, for --augment.method")
     arguments = parser.parse_args()
-    cells = json.loads(arguments.record.read_text())["cells"]
+    record = json.loads(arguments.record.read_text())
+    cells = record["cells"]
     learned = [name for name, cell in cells.items() if "policy" in cell]
     if arguments.cell not in learned:
         parser.error(f"{arguments.cell!r} has no policy in {arguments.record}; there are: {', '.join(learned)}")
-    policy = mean_policy(cells[arguments.cell]["policy"])
+    cell = cells[arguments.cell]
+    policy = mean_policy(cell["policy"], record["settings"] | cell["settings"])
     policy.spec().save(arguments.policy)
     print(policy.spec())
 

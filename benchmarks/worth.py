@@ -11,7 +11,6 @@ without 128 gradients of eight images; by `GaussNewton`. And, as a control, how 
 the rank correlation of each with what operations are worth. What is in the output already is not run again.
 """
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -26,11 +25,9 @@ from scipy import stats
 sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from cells import Cell, complete
 from hardness import Network, Vector
-from looks import EPOCHS, OPERATIONS, Some, Watched, quarters, settings
+from looks import OPERATIONS, RESULTS, Some, Watched, options, quarters, settings
 
 from madao.hypergrad import ForwardOverReverse, GaussNewton
-
-ROOT = Path(__file__).parents[1]
 
 
 def halves(pairs: int) -> list[list[str]]:
@@ -115,19 +112,11 @@ def _common(looks: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[tuple[str,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", required=True, help="where CIFAR-10 lies")
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--pairs", type=int, default=18)
-    parser.add_argument("--seeds", type=int, default=3, help="trainings in which influences are taken")
-    parser.add_argument("--first", type=int, default=0, help="seed of the first of either, and so its photos")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--jobs", type=int, default=2)
-    default = ROOT / "benchmarks/results/worth.json"
-    parser.add_argument("--output", metavar="FILE", type=Path, default=default)
+    parser = options(__doc__, "worth.json", seeds=3)
+    parser.add_argument("--pairs", type=int, default=18, help="of trainings; influences are taken in others, --seeds")
     arguments = parser.parse_args()
-    if arguments.first and arguments.output == default:
-        parser.error(f"policies follow the looks in {default.name}; give another --output for other photos")
+    if arguments.first and arguments.output.resolve() == (RESULTS / "worth.json").resolve():
+        parser.error("policies follow the looks in worth.json; give another --output for other photos")
     epochs, first, where = arguments.epochs, arguments.first, (arguments.root, arguments.device)
     wanted: dict[str, tuple[Any, ...]] = {
         f"all {seed}": ([], seed, epochs, *where, quarters(epochs)) for seed in range(first, first + arguments.seeds)

@@ -1,4 +1,4 @@
-"""Not in the paper: what of the method matters. CIFAR-10, WideResNet-28-2, the same budget for all of a column.
+"""Not in the paper: what of the method matters. CIFAR-10, WideResNet-28-2, the same number of epochs in a column.
 
 First what learns nothing. Then the paper's settings but for one: influence in place of the relaxation; no products with
 the Hessian; each step up or down the gradient by a fair coin. Then madao's own: influence along v, without training
@@ -18,7 +18,7 @@ ROWS = {
     "uniform-gentle": "no learning, a tenth of the ranges",
     "beyond": "no learning, a policy made of looks (beyond.json)",
     "learned-before": "no learning, what deflated learned in 200 epochs (learned.json)",
-    "same-loss-before": "no learning, what the one beside images as hard learned in sixty (same-loss.json)",
+    "same-loss-before": "no learning, what same-loss learned in sixty epochs (same-loss.json)",
     "uniform-all": "no learning, on all 50,000 images",
     "learned-before-all": "learned.json, on all 50,000 images",
     "trivialaugment": "TrivialAugment",

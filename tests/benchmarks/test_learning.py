@@ -171,10 +171,13 @@ def test_the_mean_policy_is_that_of_the_second_half(
     way["selection"] = rng.dirichlet(np.ones(14), (4, 3)).tolist()
     way |= {kind: rng.uniform(0.1, 0.9, (4, 3, 14)).tolist() for kind in ("application", "magnitude")}
     kept, written = tmp_path / "record.json", tmp_path / "policy.json"
-    kept.write_text(json.dumps({"cells": {"deflated 0": {"policy": way}, "uniform 0": {}}}))
-    monkeypatch.setattr(sys, "argv", ["mean_policy.py", str(kept), "deflated 0", str(written)])
+    varied = {"policy": way, "settings": {"augment.variation": 0.5}}
+    record = {"settings": {"augment.stages": 3}, "cells": {"varied 0": varied, "uniform 0": {}}}
+    kept.write_text(json.dumps(record))
+    monkeypatch.setattr(sys, "argv", ["mean_policy.py", str(kept), "varied 0", str(written)])
     script.main()
     found = madao.Policy.from_spec(madao.PolicySpec.load(written))
+    assert found.variation == 0.5
     for kind in ("selection", "application", "magnitude"):
         expected = torch.tensor(np.mean(way[kind][2:], axis=0), dtype=torch.float32)
         if kind == "magnitude":
@@ -185,6 +188,25 @@ def test_the_mean_policy_is_that_of_the_second_half(
     with pytest.raises(SystemExit):
         script.main()
     assert "'uniform 0' has no policy" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="the mean of 2 stages"):
+        script.mean_policy(way, {"augment.stages": 2})
+    with pytest.raises(SystemExit, match="not \\['ShearX'"):
+        script.mean_policy(way | {"operations": names[::-1]}, {"augment.stages": 3})
+
+
+@pytest.mark.parametrize(
+    ("name", "of", "cell"),
+    [("learned", "paper-cifar10-wrn-28-2", "deflated 0"), ("same-loss", "paper-cifar10-wrn-28-2-60", "same-loss 0")],
+)
+def test_policies_that_were_learned_before_are_those_of_the_records(
+    name: str, of: str, cell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = module(ROOT / "benchmarks" / "mean_policy.py", monkeypatch)
+    record = json.loads((ROOT / f"benchmarks/results/{of}.json").read_text())
+    again = script.mean_policy(record["cells"][cell]["policy"], record["settings"] | record["cells"][cell]["settings"])
+    kept = madao.Policy.from_spec(madao.PolicySpec.load(ROOT / f"benchmarks/paper/{name}.json"))
+    for kind in ("selection", "application", "magnitude"):  # the record may have fewer points since
+        torch.testing.assert_close(getattr(kept, kind), getattr(again, kind), rtol=0, atol=0.02)
 
 
 def test_looks_agree_within_trainings_and_beyond(monkeypatch: pytest.MonkeyPatch) -> None:

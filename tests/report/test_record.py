@@ -41,16 +41,23 @@ def test_a_record_has_everything_and_no_path(tmp_path: Path) -> None:
     assert sum(cell["policy"]["selection"][0][0]) == pytest.approx(1, abs=1e-3)
 
 
-def test_a_large_table_has_fewer_points_but_the_last(tmp_path: Path) -> None:
+def test_a_large_table_has_fewer_points_from_first_to_last(tmp_path: Path) -> None:
     path = write_run(tmp_path / "madao" / "0", epochs=150)
     run = read_cells(tmp_path)["madao"][0]
     cells = {f"variant {number}": dict.fromkeys(range(3), run) for number in range(12)}
     text = record(cells, {}, {})
     assert len(text.encode()) <= LARGEST
     curve = json.loads(text)["cells"]["variant 0 0"]["curve"]
-    assert curve["epoch"][-1] == 150
-    assert 10 <= len(curve["epoch"]) < 150
+    assert (curve["epoch"][0], curve["epoch"][-1]) == (1, 150)
+    assert 6 <= len(curve["epoch"]) < 150
     assert path.exists()
+    # However often cells are added, those that are there keep their beginning, their end and enough between.
+    for number in range(12, 20):
+        text = record({f"variant {number}": {0: run}}, {}, {}, json.loads(text))
+    assert len(text.encode()) <= LARGEST
+    ways = [cell["policy"]["epochs"] for name, cell in json.loads(text)["cells"].items() if name.endswith(" 0")]
+    assert {(way[0], way[-1]) for way in ways} == {(0, 150)}
+    assert min(map(len, ways)) >= 6
 
 
 def test_commands_are_told_without_folders() -> None:

@@ -1,7 +1,6 @@
 """What is published of a table: every cell's seed, settings, curve and end, without anything of the machine's paths."""
 
 import json
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
@@ -12,7 +11,7 @@ from madao.report.table import peak_memory, train_minutes
 
 LARGEST = 200_000
 """Bytes of a record; curves have as many points as that allows."""
-_POINTS = (200, 100, 50, 25, 12)
+_POINTS = (200, 100, 50, 25, 12, 6)
 _CURVE = ("train_loss", "train_error", "validation_error")
 _POLICY = ("selection", "application", "magnitude")
 _MADE = ("command", "jobs")
@@ -29,7 +28,7 @@ def record(
     search: Mapping[str, Any],
     before: Mapping[str, Any] | None = None,
 ) -> str:
-    """A record as JSON of at most `LARGEST` bytes, if curves of 12 points let it.
+    """A record as JSON of at most `LARGEST` bytes, if curves of 6 points let it.
 
     Args:
         cells: By method and seed.
@@ -127,9 +126,8 @@ def _thinned(cell: Mapping[str, Any], points: int) -> dict[str, Any]:
 
 
 def _spread(count: int, most: int) -> list[int]:
-    """At most so many places of `count`, the last one among them."""
-    step = math.ceil(count / most) if count else 1
-    return sorted(range(count - 1, -1, -step))
+    """So many places of `count`, the first and the last among them; all where there are no more."""
+    return [*range(count)] if count <= most else [round(i * (count - 1) / (most - 1)) for i in range(most)]
 
 
 def _common(all_settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
