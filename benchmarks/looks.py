@@ -1,6 +1,7 @@
 """Looks at a training: what every operation's influence is at some of its epochs, and a policy that follows them.
 
     python benchmarks/looks.py benchmarks/results/worth.json policy.json      # a policy that follows all looks there
+    python benchmarks/looks.py benchmarks/results/few-photos-gpu.json policy.json --since 50           # or some of them
 
 Trainings of `worth.py`, `few_photos.py` and `horizon.py`: CIFAR-10, 1,000 training images and as many for validation,
 WideResNet-10-2, 100 epochs; four minutes of one core each, or some seconds of a GPU. (Looks in worth.json are older:
@@ -179,10 +180,10 @@ def following(looks: Sequence[Mapping[str, float]]) -> Policy:
     return policy
 
 
-def all_looks(results: Mapping[str, Any], direction: str) -> list[Mapping[str, float]]:
-    """Influences along one q, in all trainings of a table of cells that were looked at."""
+def all_looks(results: Mapping[str, Any], direction: str, since: int = 0) -> list[Mapping[str, float]]:
+    """Influences along one q, from an epoch on, in all trainings of a table of cells that were looked at."""
     of_trainings = (cell["influence"] for cell in results["cells"].values() if "influence" in cell)
-    return [look[direction] for training in of_trainings for look in training.values()]
+    return [look[direction] for training in of_trainings for epoch, look in training.items() if int(epoch) >= since]
 
 
 def agreement(results: Mapping[str, Any]) -> dict[str, float]:
@@ -209,9 +210,12 @@ def main() -> None:
     parser.add_argument("results", type=Path, help="of worth.py or few_photos.py")
     parser.add_argument("policy", type=Path, help="the file to write, for --augment.method")
     parser.add_argument("--direction", default=BEYOND, help="which influences, by their name in the results")
+    parser.add_argument("--since", type=int, default=0, help="only looks at this epoch and later ones")
     arguments = parser.parse_args()
     results = json.loads(arguments.results.read_text())
-    looks = all_looks(results, arguments.direction)
+    looks = all_looks(results, arguments.direction, arguments.since)
+    if not looks:
+        parser.error(f"{arguments.results} has no looks since epoch {arguments.since}")
     policy = following(looks)
     policy.spec().save(arguments.policy)
     shares = sorted(zip(policy.selection[0].tolist(), OPERATIONS, strict=True), reverse=True)

@@ -16,7 +16,8 @@ ROWS = {
     "uniform": "no learning",
     "uniform-varied": "no learning, any strength up to that at the start",
     "uniform-gentle": "no learning, a tenth of the ranges",
-    "beyond": "no learning, a policy made of looks (beyond.json)",
+    "beyond": "no learning, a policy made of looks at three trainings on few photos (beyond.json)",
+    "pooled": "no learning, a policy made of looks at many trainings on few photos (pooled.json)",
     "learned-before": "no learning, what deflated learned in 200 epochs (learned.json)",
     "same-loss-before": "no learning, what same-loss learned in sixty epochs (same-loss.json)",
     "uniform-all": "no learning, on all 50,000 images",
@@ -45,7 +46,7 @@ ROWS = {
 ONLY_LONG = {"uncut", "restarted", "uniform-gentle", "randaugment-mild", "gentle"}
 """Of these a shorter schedule would answer another question."""
 BOTH = {
-    *("standard", "uniform", "beyond", "trivialaugment", "madao"),
+    *("standard", "uniform", "beyond", "pooled", "trivialaugment", "madao"),
     *("deflated", "same-loss", "varied", "same-loss-varied"),
 }
 """What is told in both columns."""

@@ -114,7 +114,10 @@ class Entry:
 
 
 SMALL = ("standard", "uniform", "trivialaugment", "autoaugment-cifar10", "randaugment", "madao", "deflated")
-FINE = ("standard", "uniform", "uniform-moderate", "beyond", "trivialaugment", "randaugment", "madao", "deflated-256")
+FINE = (
+    *("standard", "uniform", "uniform-moderate", "beyond", "pooled", "trivialaugment", "randaugment"),
+    *("madao", "deflated-256"),
+)
 TABLE1 = [
     *(Entry(f"cifar10-{model}", SMALL) for model in ("wrn-28-2", "wrn-40-2", "wrn-28-10", "resnet18")),
     Entry("cifar100-wrn-28-2", SMALL),

@@ -12,6 +12,7 @@ COLUMNS = {
     "uniform": "untrained policy",
     "uniform-moderate": "the same at 0.3 of the ranges",
     "beyond": "a policy made of looks (beyond.json)",
+    "pooled": "of many looks (pooled.json)",
     "trivialaugment": "TrivialAugment",
     "deflated-256": "madao's own",
 }

@@ -150,15 +150,32 @@ def test_a_policy_follows_influences_whatever_their_scale(monkeypatch: pytest.Mo
     assert both == pytest.approx((mean - mean.mean()) / mean.std())
 
 
+@pytest.mark.parametrize(
+    ("name", "of", "since", "said"),
+    [
+        ("beyond", "worth", 0, "12 looks: AutoContrast 21 %, Color 16 %"),
+        ("pooled", "few-photos-gpu", 50, "168 looks: Posterize 21 %, AutoContrast 15 %"),
+    ],
+)
 def test_the_policy_that_follows_looks_is_what_they_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    of: str,
+    since: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     script = module(ROOT / "benchmarks" / "looks.py", monkeypatch)
-    written = tmp_path / "policy.json"
-    monkeypatch.setattr(sys, "argv", ["looks.py", str(ROOT / "benchmarks/results/worth.json"), str(written)])
+    results, written = str(ROOT / f"benchmarks/results/{of}.json"), tmp_path / "policy.json"
+    monkeypatch.setattr(sys, "argv", ["looks.py", results, str(written), "--since", str(since)])
     script.main()
-    assert capsys.readouterr().out.startswith("12 looks: AutoContrast 21 %, Color 16 %")
-    assert written.read_text() == (ROOT / "benchmarks" / "paper" / "beyond.json").read_text()
+    assert capsys.readouterr().out.startswith(said)
+    assert written.read_text() == (ROOT / "benchmarks" / "paper" / f"{name}.json").read_text()
+    monkeypatch.setattr(sys, "argv", ["looks.py", results, str(written), "--since", "101"])
+    with pytest.raises(SystemExit):
+        script.main()
+    assert "no looks since epoch 101" in capsys.readouterr().err
 
 
 def test_the_mean_policy_is_that_of_the_second_half(
