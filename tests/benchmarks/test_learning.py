@@ -184,7 +184,7 @@ def test_the_mean_policy_is_that_of_the_second_half(
     script = module(ROOT / "benchmarks" / "mean_policy.py", monkeypatch)
     rng = np.random.default_rng(0)
     names = [operation.name for operation in madao.Policy().operations]
-    way = {"operations": names, "epochs": [0.0, 4.0, 5.0, 10.0]}
+    way: dict[str, Any] = {"operations": names, "epochs": [0.0, 4.0, 5.0, 10.0]}
     way["selection"] = rng.dirichlet(np.ones(14), (4, 3)).tolist()
     way |= {kind: rng.uniform(0.1, 0.9, (4, 3, 14)).tolist() for kind in ("application", "magnitude")}
     kept, written = tmp_path / "record.json", tmp_path / "policy.json"
