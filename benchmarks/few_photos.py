@@ -54,7 +54,6 @@ from looks import (
     DEFLATED,
     EASE,
     RESULTS,
-    Look,
     Watched,
     all_looks,
     divided_anew,
@@ -151,8 +150,7 @@ def looks_for(
     else:
         names = [f"{name} {seed}" for name in OF_ITS_OWN.get(method, ())]
     since = 0 if method == "looked" else epochs / 2
-    trainings: list[Mapping[str, Look]] = [cells[name]["influence"] for name in names]
-    return [rows[BEYOND] for training in trainings for epoch, rows in training.items() if int(epoch) >= since]
+    return all_looks({"cells": {name: cells[name] for name in names}}, BEYOND, since)
 
 
 def chosen(cells: Mapping[str, Cell]) -> float:

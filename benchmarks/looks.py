@@ -180,7 +180,7 @@ def following(looks: Sequence[Mapping[str, float]]) -> Policy:
     return policy
 
 
-def all_looks(results: Mapping[str, Any], direction: str, since: int = 0) -> list[Mapping[str, float]]:
+def all_looks(results: Mapping[str, Any], direction: str, since: float = 0) -> list[Mapping[str, float]]:
     """Influences along one q, from an epoch on, in all trainings of a table of cells that were looked at."""
     of_trainings = (cell["influence"] for cell in results["cells"].values() if "influence" in cell)
     return [look[direction] for training in of_trainings for epoch, look in training.items() if int(epoch) >= since]

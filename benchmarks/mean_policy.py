@@ -8,17 +8,13 @@ more cells it has. Where it has the end alone, which it has of all seeds but the
 
 import argparse
 import json
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from madao import Policy
-
-Values = list[list[float]]
-"""One kind of parameter, by stage and operation."""
 
 
 def mean_policy(way: Mapping[str, Any], settings: Mapping[str, Any]) -> Policy:
@@ -32,7 +28,8 @@ def mean_policy(way: Mapping[str, Any], settings: Mapping[str, Any]) -> Policy:
         raise SystemExit(f"the record has the operations {way['operations']}, not {names}")
     later = [index for index, epoch in enumerate(way["epochs"]) if epoch >= way["epochs"][-1] / 2]
     selection, application, magnitude = (
-        torch.tensor(_mean([way[kind][index] for index in later])) for kind in ("selection", "application", "magnitude")
+        torch.tensor([way[kind][index] for index in later]).mean(0)
+        for kind in ("selection", "application", "magnitude")
     )
     strong = [index for index, operation in enumerate(policy.operations) if operation.has_magnitude]
     with torch.no_grad():
@@ -40,10 +37,6 @@ def mean_policy(way: Mapping[str, Any], settings: Mapping[str, Any]) -> Policy:
         policy.application_logits.copy_(application.logit())
         policy.magnitude_logits.copy_(magnitude[:, strong].logit())
     return policy
-
-
-def _mean(every: Sequence[Values]) -> Values:
-    return [[statistics.fmean(of_one) for of_one in zip(*stage, strict=True)] for stage in zip(*every, strict=True)]
 
 
 def main() -> None:

@@ -315,7 +315,7 @@ def test_few_photos_trains_what_is_looked_at_first(tmp_path: Path, monkeypatch: 
     def train(method: str, seed: int, epochs: int, root: str, device: str, magnitude: float, looks: Any) -> Any:
         trained.append((method, seed, magnitude, len(looks)))
         seen: dict[str, Any] = (
-            {str(epoch): {script.BEYOND: {}} for epoch in (1, 2, 3, 4)} if method in ("uniform", *script.AGAIN) else {}
+            {str(epoch): {script.BEYOND: {}} for epoch in (1, 2, 3, 4)} if method in script.WATCHED else {}
         )
         return {"test_error": 0.4, "validation_error": magnitude} | ({"influence": seen} if seen else {})
 
