@@ -11,6 +11,7 @@ is:
     moderate        the same at 0.3
     gentle          the same at 0.1
     varied          the same at anything up to 0.62, another for every image
+    pooled-file     the policy in paper/pooled.json, of 168 looks at trainings of seeds 18 to 33 and 100 to 107
     trivialaugment
     randaugment     at the magnitude of three whose validation error is lowest for seed 3
 
@@ -72,6 +73,7 @@ FIXED: dict[str, dict[str, Any]] = {
     "moderate": {"method": "uniform", "start": 0.3},
     "gentle": {"method": "uniform", "start": 0.1},
     "varied": {"method": "uniform", "variation": 1.0},
+    "pooled-file": {"method": str(Path(__file__).parent / "paper/pooled.json")},
     "trivialaugment": {},
 }
 """With what differs from the method of that name."""

@@ -11,10 +11,14 @@ COLUMNS = {
     "madao": "MADAO",
     "uniform": "untrained policy",
     "uniform-moderate": "the same at 0.3 of the ranges",
+    "uniform-strong": "at 0.9",
+    "geometric": "geometric operations alone",
     "beyond": "a policy made of looks (beyond.json)",
     "pooled": "of many looks (pooled.json)",
     "trivialaugment": "TrivialAugment",
     "deflated-256": "madao's own",
+    "same-loss-256": "the same beyond the loss",
+    "same-loss-1024": "on 1024 images a step",
 }
 
 
