@@ -116,7 +116,7 @@ class Entry:
 SMALL = ("standard", "uniform", "trivialaugment", "autoaugment-cifar10", "randaugment", "madao", "deflated")
 FINE = (
     *("standard", "uniform", "uniform-moderate", "uniform-strong", "geometric", "beyond", "pooled"),
-    *("trivialaugment", "randaugment", "madao", "deflated-256", "same-loss-256", "same-loss-1024"),
+    *("trivialaugment", "randaugment", "madao", "deflated-256", "same-loss-256", "pulled-256", "strength-256"),
 )
 TABLE1 = [
     *(Entry(f"cifar10-{model}", SMALL) for model in ("wrn-28-2", "wrn-40-2", "wrn-28-10", "resnet18")),

@@ -18,7 +18,8 @@ COLUMNS = {
     "trivialaugment": "TrivialAugment",
     "deflated-256": "madao's own",
     "same-loss-256": "the same beyond the loss",
-    "same-loss-1024": "on 1024 images a step",
+    "pulled-256": "madao's own, drawn back to the start",
+    "strength-256": "madao's own, how often and how strongly only",
 }
 
 
