@@ -7,7 +7,7 @@ gradients (deflated), or by conjugate gradients; and what is meant to answer gre
 
 from pathlib import Path
 
-from entries import SHORT, SHORTER, Entry, main
+from entries import SHORT, SHORTER, Entry, main, paired
 
 ROWS = {
     "standard": "crop, flip, Cutout",
@@ -24,6 +24,7 @@ ROWS = {
     "uniform-all": "no learning, on all 50,000 images",
     "learned-before-all": "learned.json, on all 50,000 images",
     "trivialaugment": "TrivialAugment",
+    "randaugment": "RandAugment, tuned",
     "randaugment-mild": "RandAugment at 0.06",
     "madao": "the paper's: relaxed, Neumann J = 5",
     "influence": "influence, Neumann J = 5",
@@ -45,10 +46,12 @@ ROWS = {
     "same-loss-varied": "deflated, both of these: beside images that are as hard, any strength",
     "gentle": "deflated, from a tenth of the ranges",
 }
+REFERENCES = ("standard", "uniform", "trivialaugment", "randaugment")
+"""What learning has to beat."""
 ONLY_LONG = {"uncut", "restarted", "uniform-gentle", "randaugment-mild", "gentle"}
 """Of these a shorter schedule would answer another question."""
 BOTH = {
-    *("standard", "uniform", "beyond", "pooled", "trivialaugment", "madao"),
+    *("standard", "uniform", "beyond", "pooled", "trivialaugment", "randaugment", "madao"),
     *("deflated", "same-loss", "varied", "same-loss-varied"),
 }
 """What is told in both columns."""
@@ -64,7 +67,8 @@ def rebuild(results: Path, _: Path) -> str:
     for method, title in ROWS.items():
         told = (entry.told(method, found) for entry, found in zip(ENTRIES, cells, strict=True))
         lines.append("| " + " | ".join([title, *told]) + " |")
-    return "\n".join(lines)
+    differences = (paired(entry, results, ROWS, REFERENCES) for entry in ENTRIES)
+    return "\n\n".join(["\n".join(lines), *(table for table in differences if table)])
 
 
 if __name__ == "__main__":

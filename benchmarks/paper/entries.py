@@ -24,7 +24,7 @@ import yaml
 from madao.cli import main as madao
 from madao.cli.recipes import paper_numbers, recipe_path
 from madao.report.chart import Chart, Panel, Series, operation_style
-from madao.report.compare import Interval, interval
+from madao.report.compare import Interval, difference, interval
 from madao.report.figures import write_figures
 
 ROOT = Path(__file__).parents[2]
@@ -194,6 +194,36 @@ def paper_table(
             row.append(there if theirs is None else f"{there} (paper: {theirs})")
         rows.append(row)
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def paired(entry: Entry, results: Path, names: Mapping[str, str], references: Sequence[str]) -> str:
+    """Differences of test errors in points, by the seeds that both have, of what has more than one with a reference.
+
+    Args:
+        entry: Whose cells.
+        results: Where records are.
+        names: What methods are called, in their order.
+        references: What they are compared with.
+    """
+    errors = {
+        method: {seed: 100 * cell["test_error"] for seed, cell in cells.items() if cell.get("test_error") is not None}
+        for method, cells in entry.cells(results).items()
+    }
+    compared = [method for method in references if method in errors]
+    rows = []
+    for method in (method for method in names if method in errors):
+        found = [None if other == method else difference(errors[method], errors[other]).mean for other in compared]
+        told = ["–" if each is None or each.half_width is None else points(each) for each in found]
+        if {*told} != {"–"}:
+            rows.append([names[method], *told])
+    head = [[f"{entry.name}: points, ± 95 %", *(f"− {names[method]}" for method in compared)]]
+    head.append(["---"] * len(head[0]))
+    return "\n".join("| " + " | ".join(row) + " |" for row in [*head, *rows]) if rows else ""
+
+
+def points(found: Interval) -> str:
+    """A difference with its sign."""
+    return f"{found.mean:+.2f} ± {found.half_width:.2f}".replace("-", "−")
 
 
 def error(cells: Mapping[int, Mapping[str, Any]]) -> Interval | None:

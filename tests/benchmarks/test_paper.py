@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from madao.cli.plan import read_plan
+from madao.cli.train import read_config
 from madao.report.record import record
 from madao.report.run import dotted
 from madao.report.table import cell_path, read_cells
@@ -75,6 +76,45 @@ def test_published_cells_have_the_settings_that_their_commands_would_give_them(
             compared.add((path.name, name))
     assert {name for name, _ in there} == {path.name for path in RECORDS}
     assert compared == there
+
+
+def test_the_best_setting_is_a_recipe_and_what_it_says_of_itself_is_in_the_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "paper"))
+    published = json.loads((ROOT / "benchmarks/results/paper-cifar10-wrn-28-2-60.json").read_text())
+    recipe = dotted(as_plain(read_config(["--recipe", "cifar10-wrn-28-2-plus"])))
+    for seed in range(3):
+        trained = {**published["settings"], **published["cells"][f"same-loss {seed}"]["settings"]}
+        trained = {key: value for key, value in trained.items() if key not in _HOW and not key.startswith("speed.")}
+        assert {key: recipe[key] for key in trained} == trained
+    text = module(ROOT / "benchmarks" / "paper" / "ablations.py", monkeypatch).rebuild(
+        ROOT / "benchmarks/results", ROOT
+    )
+    (row,) = (line for line in text.splitlines() if "as hard | 5" in line)
+    assert "5.74 ± 0.32" in row
+    assert (
+        "| deflated, beside images that are as hard | −0.28 ± 0.66 | −0.30 ± 0.60 | −0.84 ± 0.29 | −0.29 ± 0.26 |"
+        in text
+    )
+
+
+def test_differences_are_those_of_seeds_that_both_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = module(ROOT / "benchmarks" / "paper" / "entries.py", monkeypatch)
+    for method, errors in {"madao": [0.040, 0.050, 0.060], "uniform": [0.041, 0.053], "standard": [0.09]}.items():
+        for seed, error in enumerate(errors):
+            write_run(cell_path(tmp_path / "runs", method, seed), method, seed, epochs=3, error=error)
+    entry = entries.Entry("cifar10-wrn-28-2", ["madao", "uniform", "standard"], epochs=3)
+    assert entries.paired(entry, tmp_path, {}, []) == ""
+    entry.path(tmp_path).write_text(record(read_cells(tmp_path / "runs"), {}, {}))
+    names = {"standard": "crops", "uniform": "all alike", "madao": "learned"}
+    table = entries.paired(entry, tmp_path, names, ["uniform", "standard", "randaugment"])
+    # −0.1 and −0.3: t for 97.5 % and one degree of freedom is 12.7062, the error of the mean 0.1.
+    assert table.splitlines() == [
+        "| cifar10-wrn-28-2-3: points, ± 95 % | − all alike | − crops |",
+        "| --- | --- | --- |",
+        "| learned | −0.20 ± 1.27 | – |",
+    ]
 
 
 def test_a_recipe_that_fails_does_not_keep_the_next_from_being_trained(

@@ -34,7 +34,10 @@ PAPER = {
 
 
 # Not in the paper: classes and side of the stored images.
-OWN: dict[str, tuple[int, int, dict[str, str]]] = {"cifar10-moco-resnet18": (10, 32, {})}
+OWN: dict[str, tuple[int, int, dict[str, str]]] = {
+    "cifar10-moco-resnet18": (10, 32, {}),
+    "cifar10-wrn-28-2-plus": (10, 32, {}),
+}
 ALL = {**PAPER, **OWN}
 
 
@@ -120,7 +123,7 @@ def test_the_list_shows_every_recipe_with_its_numbers(capsys: pytest.CaptureFixt
     for method in METHODS:
         assert method in printed
     for name, (_, _, numbers) in ALL.items():
-        line = next(line for line in printed.splitlines() if name in line)
+        line = next(line for line in printed.splitlines() if line.split()[:1] == [name])
         assert all(number in line for number in numbers.values())
     assert main(["recipes", "--show", "svhn-wrn-28-2"]) == 0
     assert "milestones: [80, 120]" in capsys.readouterr().out

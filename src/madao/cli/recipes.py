@@ -38,7 +38,7 @@ def recipes(show: str | None = None) -> None:
     console.print(
         "\nrun one: madao train --recipe NAME --data.root FOLDER [--augment.method randaugment]", markup=False
     )
-    console.print("read one: madao recipes --show NAME", markup=False)
+    console.print("read one: madao recipes --show NAME (those without numbers are not in the paper)", markup=False)
 
 
 def recipe_path(name: str) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 from madao.report.run import Run, dotted
 from madao.report.table import peak_memory, train_minutes
 
-LARGEST = 200_000
+LARGEST = 300_000
 """Bytes of a record; curves have as many points as that allows."""
 _POINTS = (200, 100, 50, 25, 12, 6)
 _CURVE = ("train_loss", "train_error", "validation_error")
