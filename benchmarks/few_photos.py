@@ -33,6 +33,7 @@ And policies that are learned while the network trains:
     strength        the same, how often and how strongly only, all operations alike
     learned-all     as learned, seldom, with all photos in an outer step
     same-loss-all   as same-loss, seldom, with all photos in an outer step
+    from-moderate   as same-loss-all, from 0.3 of the ranges
 
 What is in the output already is not run again.
 """
@@ -101,8 +102,11 @@ LEARNED: dict[str, dict[str, Any]] = {
     "strength": {"learn": "strength"},
     "learned-all": _ALL,
     "same-loss-all": {"baseline": "same-loss", **_ALL},
+    "from-moderate": {"baseline": "same-loss", **_ALL},
 }
 """With what differs from the defaults."""
+START = {"from-moderate": 0.3}
+"""Where policies that are learned begin, if not at 0.62."""
 TUNED = "randaugment"
 METHODS = (*FIXED, *FOLLOWING, *LEARNED, TUNED)
 MAGNITUDES = (0.39, 0.79, 0.06)
@@ -121,7 +125,7 @@ def train(
         if method in AGAIN:
             augment["method"] = "uniform"
         elif method in LEARNED:
-            augment["method"] = "madao"
+            augment |= {"method": "madao", "start": START.get(method)}
         elif method in FOLLOWING:
             augment["method"] = str(Path(folder) / "policy.json")
             following(looks).spec().save(augment["method"])

@@ -26,11 +26,13 @@ METHODS = {
     "standard": "standard",
     "uniform": "uniform",
     "trivialaugment": "TrivialAugment",
+    "randaugment": "RandAugment, tuned",
     "madao": "the paper's",
     "deflated": "deflated",
     "averaged": "deflated, averaged weights",
     "which": "deflated, which only",
     "late": "deflated, second half only",
+    "same-loss": "deflated, beyond the loss",
     "gauss-newton": "Gauss-Newton",
 }
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"  # safe for colour-blind readers; the markers differ too
@@ -56,7 +58,7 @@ def errors(axis: Any) -> None:
     cells = json.loads((RESULTS / "paper-cifar10-wrn-28-2-60.json").read_text())["cells"]
     for place, method in enumerate(METHODS):
         found = [100 * cells[f"{method} {seed}"]["test_error"] for seed in range(3)]
-        learned = method not in ("standard", "uniform", "trivialaugment")
+        learned = method not in ("standard", "uniform", "trivialaugment", "randaugment")
         colour = BLUE if learned else GREY
         axis.scatter(found, [place] * 3, s=40, color=colour, marker="o" if learned else "D", zorder=3)
         axis.plot([statistics.mean(found)] * 2, [place - 0.3, place + 0.3], color=colour, linewidth=2)
