@@ -193,37 +193,44 @@ def paper_table(
             there = entry.told(method, cells)
             row.append(there if theirs is None else f"{there} (paper: {theirs})")
         rows.append(row)
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return markdown(rows)
 
 
-def paired(entry: Entry, results: Path, names: Mapping[str, str], references: Sequence[str]) -> str:
-    """Differences of test errors in points, by the seeds that both have, of what has more than one with a reference.
+def paired(
+    entry: Entry, results: Path, names: Mapping[str, str], references: Sequence[str], measure: str = "test_error"
+) -> str:
+    """Differences of errors in points, by the seeds that both have, of what has two or more with some reference.
 
     Args:
         entry: Whose cells.
         results: Where records are.
         names: What methods are called, in their order.
         references: What they are compared with.
+        measure: `test_error` or `validation_error`.
     """
     errors = {
-        method: {seed: 100 * cell["test_error"] for seed, cell in cells.items() if cell.get("test_error") is not None}
+        method: {seed: 100 * cell[measure] for seed, cell in cells.items() if cell.get(measure) is not None}
         for method, cells in entry.cells(results).items()
     }
     compared = [method for method in references if method in errors]
-    rows = []
+    head = [f"{entry.name}: {measure.replace('_', ' ')}, points ± 95 %", *(f"− {names[other]}" for other in compared)]
+    rows = [head, ["---"] * len(head)]
     for method in (method for method in names if method in errors):
         found = [None if other == method else difference(errors[method], errors[other]).mean for other in compared]
-        told = ["–" if each is None or each.half_width is None else points(each) for each in found]
-        if {*told} != {"–"}:
+        told = ["–" if each is None or each.half_width is None else signed(each) for each in found]
+        if any(each != "–" for each in told):
             rows.append([names[method], *told])
-    head = [[f"{entry.name}: points, ± 95 %", *(f"− {names[method]}" for method in compared)]]
-    head.append(["---"] * len(head[0]))
-    return "\n".join("| " + " | ".join(row) + " |" for row in [*head, *rows]) if rows else ""
+    return markdown(rows) if len(rows) > 2 else ""
 
 
-def points(found: Interval) -> str:
-    """A difference with its sign."""
+def signed(found: Interval) -> str:
+    """A difference with its sign and its interval."""
     return f"{found.mean:+.2f} ± {found.half_width:.2f}".replace("-", "−")
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A table of these rows, the second of which is the line under the head."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def error(cells: Mapping[int, Mapping[str, Any]]) -> Interval | None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from entries import TABLE3 as ENTRIES
-from entries import main, paper_table
+from entries import main, paired, paper_table
 
 COLUMNS = {
     "standard": "standard",
@@ -22,9 +22,12 @@ COLUMNS = {
     "strength-256": "madao's own, how often and how strongly only",
 }
 
+REFERENCES = ("randaugment", "trivialaugment", "uniform", "standard")
+
 
 def rebuild(results: Path, _: Path) -> str:
-    return paper_table(ENTRIES, results, COLUMNS)
+    differences = (paired(entry, results, COLUMNS, REFERENCES) for entry in ENTRIES)
+    return "\n\n".join(table for table in (paper_table(ENTRIES, results, COLUMNS), *differences) if table)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -353,6 +354,35 @@ def test_few_photos_are_compared_seed_by_seed(monkeypatch: pytest.MonkeyPatch) -
     found = zip(script.MAGNITUDES, (3, 1, 2), strict=True)
     trials = {f"randaugment {each} 3": {"validation_error": error} for each, error in found}
     assert script.chosen(trials) == 0.79
+
+
+def test_each_method_of_few_photos_has_the_settings_it_should(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = module(ROOT / "benchmarks" / "few_photos.py", monkeypatch)
+
+    class Untrained:
+        def __init__(self, config: TrainConfig, *_: Any) -> None:
+            configs.append(config)
+            self.looks: dict[str, Any] = {}
+
+        def fit(self) -> Any:
+            return SimpleNamespace(test_error=0.4, validation_error=0.4)
+
+    configs: list[TrainConfig] = []
+    monkeypatch.setattr(script, "Watched", Untrained)
+    for method in ("moderate", "varied", "pooled-file", "randaugment", "same-loss-all", "from-moderate"):
+        script.train(method, 7, 1, "data", "cpu", 0.06, [])
+    assert {config.seed for config in configs} == {config.data.split_seed for config in configs} == {7}
+    assert [(config.augment.start, config.augment.variation) for config in configs] == [
+        *((0.3, 0.0), (None, 1.0), (None, 0.0), (None, 0.0), (None, 0.0), (0.3, 0.0))
+    ]
+    methods = [config.augment.method for config in configs]
+    assert [Path(method).name for method in methods] == [
+        *("uniform", "uniform", "pooled.json", "randaugment", "madao", "madao")
+    ]
+    assert Path(methods[2]).exists()
+    assert configs[3].augment.magnitude == 0.06
+    assert configs[4].outer == configs[5].outer
+    assert (configs[5].outer.baseline, configs[5].outer.train_batch_size) == ("same-loss", 1000)
 
 
 @pytest.mark.slow

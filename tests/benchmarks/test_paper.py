@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from madao.cli.plan import read_plan
+from madao.cli.recipes import recipe_path
 from madao.cli.train import read_config
 from madao.report.record import record
 from madao.report.run import dotted
@@ -81,22 +82,25 @@ def test_published_cells_have_the_settings_that_their_commands_would_give_them(
 def test_the_best_setting_is_a_recipe_and_what_it_says_of_itself_is_in_the_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "paper"))
-    published = json.loads((ROOT / "benchmarks/results/paper-cifar10-wrn-28-2-60.json").read_text())
-    recipe = dotted(as_plain(read_config(["--recipe", "cifar10-wrn-28-2-plus"])))
+    script = module(ROOT / "benchmarks" / "paper" / "ablations.py", monkeypatch)
+    results, name = ROOT / "benchmarks" / "results", "cifar10-wrn-28-2-plus"
+    published = json.loads((results / "paper-cifar10-wrn-28-2-60.json").read_text())
+    recipe = dotted(as_plain(read_config(["--recipe", name])))
     for seed in range(3):
         trained = {**published["settings"], **published["cells"][f"same-loss {seed}"]["settings"]}
         trained = {key: value for key, value in trained.items() if key not in _HOW and not key.startswith("speed.")}
         assert {key: recipe[key] for key in trained} == trained
-    text = module(ROOT / "benchmarks" / "paper" / "ablations.py", monkeypatch).rebuild(
-        ROOT / "benchmarks/results", ROOT
+    assert published["search"]["magnitude"] == 0.06
+    header = " ".join(line[1:].strip() for line in recipe_path(name).read_text().splitlines() if line.startswith("#"))
+    tables = [table.splitlines() for table in script.rebuild(results, ROOT).split("\n\n")]
+    row, differences = (
+        [cell.strip() for cell in next(line for line in table if "that are as hard |" in line).split("|")]
+        for table in tables[:2]
     )
-    (row,) = (line for line in text.splitlines() if "as hard | 5" in line)
-    assert "5.74 ± 0.32" in row
-    assert (
-        "| deflated, beside images that are as hard | −0.28 ± 0.66 | −0.30 ± 0.60 | −0.84 ± 0.29 | −0.29 ± 0.26 |"
-        in text
-    )
+    assert f": {row[2]} %, the lowest" in header
+    randaugment, trivialaugment = (cell.removeprefix("−") for cell in differences[2:4])
+    assert f"paired, {randaugment} points below RandAugment, tuned, and {trivialaugment} below TrivialAugment" in header
+    assert "0.06" in header
 
 
 def test_differences_are_those_of_seeds_that_both_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,16 +109,18 @@ def test_differences_are_those_of_seeds_that_both_have(tmp_path: Path, monkeypat
         for seed, error in enumerate(errors):
             write_run(cell_path(tmp_path / "runs", method, seed), method, seed, epochs=3, error=error)
     entry = entries.Entry("cifar10-wrn-28-2", ["madao", "uniform", "standard"], epochs=3)
-    assert entries.paired(entry, tmp_path, {}, []) == ""
+    names = {"standard": "crops", "uniform": "all alike", "madao": "learned", "randaugment": "one strength"}
+    references = ["uniform", "standard", "randaugment"]
+    assert entries.paired(entry, tmp_path, names, references) == ""
     entry.path(tmp_path).write_text(record(read_cells(tmp_path / "runs"), {}, {}))
-    names = {"standard": "crops", "uniform": "all alike", "madao": "learned"}
-    table = entries.paired(entry, tmp_path, names, ["uniform", "standard", "randaugment"])
     # −0.1 and −0.3: t for 97.5 % and one degree of freedom is 12.7062, the error of the mean 0.1.
-    assert table.splitlines() == [
-        "| cifar10-wrn-28-2-3: points, ± 95 % | − all alike | − crops |",
+    assert entries.paired(entry, tmp_path, names, references).splitlines() == [
+        "| cifar10-wrn-28-2-3: test error, points ± 95 % | − all alike | − crops |",
         "| --- | --- | --- |",
         "| learned | −0.20 ± 1.27 | – |",
     ]
+    assert entries.paired(entry, tmp_path, names, ["randaugment"]) == ""
+    assert "validation error" in entries.paired(entry, tmp_path, names, references, "validation_error")
 
 
 def test_a_recipe_that_fails_does_not_keep_the_next_from_being_trained(

@@ -1,4 +1,4 @@
-"""`madao recipes`: the settings of the paper's tables, with the paper's numbers."""
+"""`madao recipes`: the settings of the paper's tables, with the paper's numbers, and of what it does not have."""
 
 import re
 from pathlib import Path
@@ -35,10 +35,11 @@ def recipes(show: str | None = None) -> None:
         table.add_row(path.stem, *(numbers.get(method, "–") for method in METHODS))
     console = Console(highlight=False)
     console.print(table)
+    console.print("–: not in the paper", markup=False)
     console.print(
         "\nrun one: madao train --recipe NAME --data.root FOLDER [--augment.method randaugment]", markup=False
     )
-    console.print("read one: madao recipes --show NAME (those without numbers are not in the paper)", markup=False)
+    console.print("read one: madao recipes --show NAME", markup=False)
 
 
 def recipe_path(name: str) -> Path:
