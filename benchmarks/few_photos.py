@@ -33,7 +33,6 @@ And policies that are learned while the network trains:
     strength        the same, how often and how strongly only, all operations alike
     learned-all     as learned, seldom, with all photos in an outer step
     same-loss-all   as same-loss, seldom, with all photos in an outer step
-    from-moderate   as same-loss-all, from 0.3 of the ranges
 
 What is in the output already is not run again.
 """
@@ -95,19 +94,15 @@ _ALL = {
     "curvature_batch_size": 64,
     "pathwise_batch_size": 256,
 }
-_BEYOND_ALL = {"baseline": "same-loss", **_ALL}
 LEARNED: dict[str, dict[str, Any]] = {
     "learned": {},
     "same-loss": {"baseline": "same-loss"},
     "pulled": {"pull": 1.0},
     "strength": {"learn": "strength"},
     "learned-all": _ALL,
-    "same-loss-all": _BEYOND_ALL,
-    "from-moderate": _BEYOND_ALL,
+    "same-loss-all": {"baseline": "same-loss", **_ALL},
 }
 """With what differs from the defaults."""
-START = {"from-moderate": 0.3}
-"""Where policies that are learned begin, if not at 0.62."""
 TUNED = "randaugment"
 METHODS = (*FIXED, *FOLLOWING, *LEARNED, TUNED)
 MAGNITUDES = (0.39, 0.79, 0.06)
@@ -126,7 +121,7 @@ def train(
         if method in AGAIN:
             augment["method"] = "uniform"
         elif method in LEARNED:
-            augment |= {"method": "madao", "start": START.get(method)}
+            augment["method"] = "madao"
         elif method in FOLLOWING:
             augment["method"] = str(Path(folder) / "policy.json")
             following(looks).spec().save(augment["method"])
