@@ -1,5 +1,6 @@
 """What is published of a table: small, whole, and nothing of the machine."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,17 @@ def test_a_record_has_everything_and_no_path(tmp_path: Path) -> None:
     assert found["cells"]["s7 0"]["policy"]["epochs"] == [0, 1, 2, 3, 4, 5, 6, 7, 8]
     assert cell["policy"]["epochs"] == [8]
     assert sum(cell["policy"]["selection"][0][0]) == pytest.approx(1, abs=1e-3)
+
+
+def test_a_policy_that_is_a_file_is_told_by_its_digest(tmp_path: Path) -> None:
+    path = write_run(cell_path(tmp_path, "theirs", 0), str(tmp_path / "mine" / "policy.json"))
+    assert "policy_sha256" not in recorded(tmp_path)[1]["cells"]["theirs 0"]
+    (path / "policy.json").write_text("{}")  # a copy, which runs keep
+    text, found = recorded(tmp_path)
+    assert str(tmp_path) not in text
+    assert found["cells"]["theirs 0"]["policy_sha256"] == hashlib.sha256(b"{}").hexdigest()
+    write_run(cell_path(tmp_path, "madao", 0))
+    assert "policy_sha256" not in recorded(tmp_path)[1]["cells"]["madao 0"]
 
 
 def test_a_large_table_has_fewer_points_from_first_to_last(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What is published of a table: every cell's seed, settings, curve and end, without anything of the machine's paths."""
 
+import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -101,6 +102,9 @@ def _cell(run: Run, whole: bool) -> dict[str, Any]:
             if name in run.metrics
         },
     }
+    played = run.path / "policy.json"
+    if str(run.setting("augment.method")).endswith(".json") and played.exists():  # settings have its name only
+        content["policy_sha256"] = hashlib.sha256(played.read_bytes()).hexdigest()
     way = run.trajectory
     if way is not None and way.epochs:
         kept = range(0 if whole else len(way.epochs) - 1, len(way.epochs))
