@@ -16,7 +16,7 @@ import yaml
 from madao.cli import compare as compare_module
 from madao.cli import main
 from madao.cli.plan import read_plan
-from madao.report.table import read_cells
+from madao.report.table import Table, read_cells
 from madao.training.several import Several
 from tests.cli.test_train import fails
 
@@ -358,6 +358,20 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["--variants", str(tmp_path / "list.yaml")], "expected a name and its settings"),
     ):
         assert message in fails(["compare", *arguments], capsys), arguments
+
+
+def test_without_optuna_nothing_is_searched_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert [*read_plan([]).methods] == ["standard", "uniform", "madao"]
+    assert [*read_plan(["--search.trials", "0"]).methods] == ["standard", "uniform", "randaugment", "madao"]
+    told = compare_module._opening(read_plan([]), Table("test error", []))
+    assert "randaugment is left out, as its magnitude is searched for by Optuna: pip install 'madao[search]'" in told
+    folder = tmp_path / "runs"
+    assert main(["compare", "--methods", "standard,randaugment", "--out", str(folder)]) == 2
+    assert "needs Optuna" in capsys.readouterr().err
+    assert not folder.exists()  # which would have to be begun with other settings
 
 
 def test_help_shows_its_own_options_and_names_the_others(capsys: pytest.CaptureFixture[str]) -> None:

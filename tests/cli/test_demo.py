@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from madao import ImagePolicy
 from madao.cli import main
-from madao.cli.demo import _verdict, demo_config, family_share, half_shares, methods
+from madao.cli.demo import _program, _verdict, demo_config, family_share, half_shares, methods
 from madao.data.planted import HALVES
 from madao.training.config import Planted
 from madao.training.result import Result
@@ -29,6 +30,20 @@ def test_the_demo_prints_a_table_goes_on_and_repeats_itself(tmp_path: Path, caps
     assert re.findall(r"│ \w+ +│ [\d.]+ %", again) == re.findall(r"│ \w+ +│ [\d.]+ %", first)
     assert main([*arguments, "--epochs", "3"]) == 2
     assert "was started with epochs = 2, not 3" in capsys.readouterr().err
+
+
+def test_it_says_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for called, path, expected in (
+        (tmp_path / "bin" / "madao", "", "bin/madao"),
+        (tmp_path / "bin" / "madao", str(tmp_path / "bin"), "madao"),
+        (tmp_path / "__main__.py", "", "madao"),
+    ):
+        called.parent.mkdir(exist_ok=True)
+        called.touch(0o755)
+        monkeypatch.setattr(sys, "argv", [str(called), "demo"])
+        monkeypatch.setenv("PATH", path)
+        assert _program() == expected
 
 
 def test_rank_and_share_of_a_family() -> None:

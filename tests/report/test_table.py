@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from madao.report.table import Row, Table, cell_path, headings, lines, markdown, plain, read_cells, tabulate
+from madao.report.table import Row, Table, cell_path, headings, lines, markdown, note, plain, read_cells, tabulate
 from tests.report.runs import write_run
 
 ERRORS = {
@@ -122,4 +122,6 @@ def test_without_a_test_set_validation_errors_are_compared(tmp_path: Path) -> No
     (path / "result.json").write_text(json.dumps({**result, "test_error": None}))
     table = tabulate(read_cells(tmp_path), {"standard": [0]})
     assert headings(table)[2] == "validation error, %"
+    assert "a policy that learns has been chosen by these" in note(table)
+    assert "chosen by these" not in note(Table("test error", []))
     assert lines(table)[0][2] == "4.00"

@@ -36,7 +36,7 @@ from madao.training.fingerprint import fingerprint
 from madao.training.interrupt import Interrupted
 from madao.training.result import Result
 from madao.training.rundir import RunDirectory, first_difference, lock
-from madao.training.search import Search, study_name, write_search
+from madao.training.search import Search, optuna_library, study_name, write_search
 from madao.training.several import Cell, Several
 from madao.training.splits import load_dataset
 
@@ -100,12 +100,16 @@ def _opening(plan: Plan, table: Table) -> str:
         times = f", {search.seeds} trainings each," if search.seeds > 1 else ""
         tried = f"; {counted(search.trials, 'magnitude')}{times} to be tried for {TUNED}"
     seeds = f"seed{'s' * (len(plan.seeds) > 1)} {', '.join(map(str, plan.seeds))}"
+    if plan.chosen.methods is None and TUNED not in plan.methods:
+        tried = f"; {TUNED} is left out, as its magnitude is searched for by Optuna: pip install 'madao[search]'"
     return f"{', '.join(plan.methods)} with {seeds}: {counted(cells, 'training')}{some}{tried}"
 
 
 def _check(plan: Plan) -> None:
     """Raise where the folder holds something else, before anything is trained."""
     folder, saved = plan.folder, _saved(plan.folder)
+    if TUNED in plan.methods and plan.chosen.search.trials:
+        optuna_library()
     unjudged = {name: config for name, config in plan.methods.items() if not config.data.validation}
     for name, config in unjudged.items():
         _check_without_validation(name, config, plan.chosen.search.trials)

@@ -1,5 +1,8 @@
 """`madao demo`: does it learn? Digits with a planted shift, so that the right answer is known."""
 
+import os
+import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -50,7 +53,13 @@ def demo(planted: Planted = "rotate", seed: int = 0, epochs: int = 72, out: str 
     if planted != "none":
         console.print(_verdict(results, planted), markup=False)
     console.print(f"{time.monotonic() - started:.0f} s; the runs are in {folder}", markup=False)
-    console.print(f"look at all of it: madao report {folder}", markup=False)
+    console.print(f"look at all of it: {_program()} report {folder}", markup=False)
+
+
+def _program() -> str:
+    """What to type for madao: its path, where it was called by that and the environment is not active."""
+    called = Path(sys.argv[0])
+    return os.path.relpath(called) if called.name == "madao" and shutil.which("madao") is None else "madao"
 
 
 def methods(planted: str) -> tuple[str, ...]:

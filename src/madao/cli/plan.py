@@ -1,6 +1,7 @@
 """What a command line of `madao compare` asks for."""
 
 import dataclasses
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,8 @@ class CompareConfig:
 
     Args:
         methods: Names with commas between: standard, uniform, randaugment, trivialaugment, autoaugment-cifar10, …,
-            madao, and those of --variants. By default standard, uniform, randaugment, madao and all variants.
+            madao, and those of --variants. By default standard, uniform, randaugment (where Optuna is installed),
+            madao and all variants.
         variants: A YAML file of methods of your own: names, and the settings that make them of madao.
         seeds: How many (3: seeds 0, 1 and 2), or which (0,1,7).
         jobs: Trainings at a time. More than one pays where a single one leaves the GPU idle; the table's times are
@@ -126,6 +128,8 @@ def read_plan(arguments: list[str]) -> Plan:
         raise UserError("madao compare trains each cell on one device; leave out --devices and --num_nodes")
     variants = _variants(chosen.variants)
     names = _names(chosen.methods, variants)
+    if chosen.methods is None and chosen.search.trials and importlib.util.find_spec("optuna") is None:
+        names.remove(TUNED)
     if TUNED in names and chosen.search.trials and "--augment.magnitude" in given:
         raise UserError(
             "--augment.magnitude is searched for; add --search.trials 0 to take the one that is given, or leave it out"
@@ -173,7 +177,7 @@ def _pairs(arguments: list[str]) -> list[tuple[str, str]]:
     following = [*arguments[1:], ""]
     return [
         (left, right if equals else after)
-        for argument, after in zip(arguments, following, strict=True)
+        for argument, after in zip(arguments, following, strict=False)  # there may be none
         for left, equals, right in [argument.partition("=")]
     ]
 

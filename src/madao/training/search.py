@@ -37,7 +37,7 @@ class Search:
     """
 
     def __init__(self, path: Path, storage: str, name: str, trials: int, private: bool = False) -> None:
-        optuna = _optuna()
+        optuna = optuna_library()
         self.path, self.storage, self.name, self.trials = path, storage, name, trials
         self._sampler = optuna.samplers.RandomSampler
         self._running = optuna.trial.TrialState.RUNNING
@@ -182,12 +182,13 @@ def study_name(config: TrainConfig, seeds: list[int], data: str | None) -> str:
     return f"madao-randaugment-{digest[:12]}"
 
 
-def _optuna() -> Any:
+def optuna_library() -> Any:
+    """Optuna; an error that says what to do without it."""
     try:
         import optuna
     except ModuleNotFoundError:
         raise UserError(
-            "the search for RandAugment's magnitude needs Optuna: pip install 'madao[search]'; or take "
-            "--augment.magnitude as it is, by --search.trials 0"
+            "the search for RandAugment's magnitude needs Optuna: pip install 'madao[search]'; or leave "
+            "randaugment out of --methods, or take --augment.magnitude as it is, by --search.trials 0"
         ) from None
     return optuna
