@@ -59,6 +59,7 @@ from looks import (
     all_looks,
     divided_anew,
     following,
+    looks_at,
     options,
     quarters,
     settings,
@@ -152,8 +153,7 @@ def looks_for(
     else:
         names = [f"{name} {seed}" for name in OF_ITS_OWN.get(method, ())]
     since = 0 if method == "looked" else epochs / 2
-    watched = {name: {"influence": cells[name]["influence"]} for name in names}  # an error where one was not looked at
-    return all_looks({"cells": watched}, BEYOND, since)
+    return looks_at((cells[name]["influence"] for name in names), BEYOND, since)
 
 
 def chosen(cells: Mapping[str, Cell]) -> float:

@@ -15,7 +15,7 @@ import itertools
 import json
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -180,10 +180,14 @@ def following(looks: Sequence[Mapping[str, float]]) -> Policy:
     return policy
 
 
-def all_looks(results: Mapping[str, Any], direction: str, since: float = 0) -> list[Mapping[str, float]]:
-    """Influences along one q, from an epoch on, in all trainings of a table of cells that were looked at."""
-    of_trainings = (cell["influence"] for cell in results["cells"].values() if "influence" in cell)
-    return [look[direction] for training in of_trainings for epoch, look in training.items() if int(epoch) >= since]
+def looks_at(trainings: Iterable[Mapping[str, Look]], direction: str, since: float = 0) -> list[Mapping[str, float]]:
+    """Influences along one q, from an epoch on."""
+    return [look[direction] for training in trainings for epoch, look in training.items() if int(epoch) >= since]
+
+
+def all_looks(results: Mapping[str, Any], direction: str, since: int = 0) -> list[Mapping[str, float]]:
+    """The same in all trainings of a table of cells that were looked at."""
+    return looks_at((cell["influence"] for cell in results["cells"].values() if "influence" in cell), direction, since)
 
 
 def agreement(results: Mapping[str, Any]) -> dict[str, float]:

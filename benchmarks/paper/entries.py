@@ -26,6 +26,7 @@ from madao.cli.recipes import paper_numbers, recipe_path
 from madao.report.chart import Chart, Panel, Series, operation_style
 from madao.report.compare import Interval, difference, interval
 from madao.report.figures import write_figures
+from madao.report.table import in_percent
 
 ROOT = Path(__file__).parents[2]
 VARIANTS = Path(__file__).parent / "variants.yaml"
@@ -209,7 +210,7 @@ def paired(
         measure: `test_error` or `validation_error`.
     """
     errors = {
-        method: {seed: 100 * cell[measure] for seed, cell in cells.items() if cell.get(measure) is not None}
+        method: {seed: cell[measure] for seed, cell in cells.items() if cell.get(measure) is not None}
         for method, cells in entry.cells(results).items()
     }
     compared = [method for method in references if method in errors]
@@ -217,15 +218,10 @@ def paired(
     rows = [head, ["---"] * len(head)]
     for method in (method for method in names if method in errors):
         found = [None if other == method else difference(errors[method], errors[other]).mean for other in compared]
-        told = ["–" if each is None or each.half_width is None else signed(each) for each in found]
-        if any(each != "–" for each in told):
-            rows.append([names[method], *told])
+        known = [None if each is None or each.half_width is None else each for each in found]
+        if any(known):
+            rows.append([names[method], *(in_percent(each, signed=True) for each in known)])
     return markdown(rows) if len(rows) > 2 else ""
-
-
-def signed(found: Interval) -> str:
-    """A difference with its sign and its interval."""
-    return f"{found.mean:+.2f} ± {found.half_width:.2f}".replace("-", "−")
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
@@ -241,8 +237,7 @@ def error(cells: Mapping[int, Mapping[str, Any]]) -> Interval | None:
 
 def percent(found: Interval) -> str:
     """With its interval; with the number of seeds, where it is not that of the paper."""
-    width = "" if found.half_width is None else f" ± {100 * found.half_width:.2f}"
-    return f"{100 * found.mean:.2f}{width}" + ("" if found.count == SEEDS else f" [{found.count} of {SEEDS} seeds]")
+    return in_percent(found) + ("" if found.count == SEEDS else f" [{found.count} of {SEEDS} seeds]")
 
 
 def draw(chart: Chart, folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -174,10 +175,9 @@ def _parsed(parser: Parser, arguments: list[str]) -> tuple[CompareConfig, TrainC
 
 def _pairs(arguments: list[str]) -> list[tuple[str, str]]:
     """Options with their values, however they are written."""
-    following = [*arguments[1:], ""]
     return [
         (left, right if equals else after)
-        for argument, after in zip(arguments, following, strict=False)  # there may be none
+        for argument, after in itertools.pairwise([*arguments, ""])
         for left, equals, right in [argument.partition("=")]
     ]
 

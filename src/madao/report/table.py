@@ -190,13 +190,21 @@ def lines(table: Table) -> list[list[str]]:
             [
                 row.method,
                 f"{there} of {wanted}" if row.missing else str(there),
-                _percent(row.error),
-                *(_percent(None if d is None else d.mean, signed=True) for d in differences),
+                in_percent(row.error),
+                *(in_percent(None if d is None else d.mean, signed=True) for d in differences),
                 "–" if row.minutes is None else f"{row.minutes:.1f}",
                 "–" if row.memory is None else f"{row.memory:.0f}",
             ]
         )
     return found
+
+
+def in_percent(found: Interval | None, signed: bool = False) -> str:
+    """A mean with its interval, of parts of 1; a dash where there is none."""
+    if found is None:
+        return "–"
+    mean = f"{100 * found.mean:{'+' if signed else ''}.2f}".replace("-", "−")
+    return mean if found.half_width is None else f"{mean} ± {100 * found.half_width:.2f}"
 
 
 def note(table: Table) -> str:
@@ -230,13 +238,6 @@ def _plain_difference(found: Difference | None) -> dict[str, Any] | None:
     if found is None or found.mean is None:
         return None
     return {"mean": found.mean.mean, "half_width": found.mean.half_width, "seeds": found.mean.count}
-
-
-def _percent(found: Interval | None, signed: bool = False) -> str:
-    if found is None:
-        return "–"
-    mean = f"{100 * found.mean:{'+' if signed else ''}.2f}".replace("-", "−")
-    return mean if found.half_width is None else f"{mean} ± {100 * found.half_width:.2f}"
 
 
 def _finished(path: Path) -> bool:
