@@ -211,14 +211,17 @@ def test_baselines_by_hand() -> None:
             SameExample()(Batch(influence, None, None, draws))
 
 
-def hardness_taken_out(draw: Draw) -> list[Tensor]:
-    """−∂/∂φ of the score and pathwise parts of a_b − β ℓ_b, β a number, by explicit gradients and numpy's own line."""
+def hardness_taken_out(draw: Draw, pathwise: int = COUNT) -> list[Tensor]:
+    """−∂/∂φ of the score and pathwise parts of a_b − β ℓ_b, β a number, by explicit gradients and numpy's own line.
+
+    The pathwise part is that of the first examples.
+    """
     augmented = POLICY.apply(IMAGES, draw)
     influence, loss = influence_of(augmented, LABELS, outer_gradient()), losses(MODEL.params, augmented)
     beta, constant = np.polyfit(loss.detach().numpy(), influence.detach().numpy(), 1)
     beyond = influence - float(beta) * loss
     advantage = (beyond - float(constant)).detach()
-    total = (advantage * POLICY.effect_log_prob(draw) + beyond).mean()
+    total = (advantage * POLICY.effect_log_prob(draw)).mean() + beyond[:pathwise].mean()
     return [-g for g in torch.autograd.grad(total, list(POLICY.parameters()), retain_graph=True)]
 
 
@@ -233,12 +236,26 @@ def test_same_loss_takes_a_line_of_the_losses_out(kind: SecondOrder) -> None:
         assert (a - other).norm() > 0.01 * other.norm()
 
 
+def part(of: slice, p: dict[str, Tensor], x: Tensor) -> Tensor:
+    return losses(p, x[of], LABELS[of])
+
+
+@pytest.mark.parametrize("kind", [ForwardOverReverse(), DoubleBackward(), FiniteDifference(), Traced()])
+def test_same_loss_knows_the_losses_of_what_is_only_scored(kind: SecondOrder) -> None:
+    draw = POLICY.sample(IMAGES, torch.Generator().manual_seed(7), relaxed=True).pathwise()
+    smooth, scored = slice(0, 20), slice(20, COUNT)
+    terms = [
+        Term(functools.partial(part, smooth), 20 / COUNT, 1.0),
+        Term(functools.partial(part, scored), 1 - 20 / COUNT, 0.0),
+    ]
+    given = dataclasses.replace(problem(draw), inner=terms)
+    found = hypergradient(given, Identity(1.0), kind, Influence(SameLoss()), check=False).grads
+    for a, b in zip(found, hardness_taken_out(draw, 20), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
+
+
 def test_same_loss_is_the_same_in_parts() -> None:
     draw = POLICY.sample(IMAGES, torch.Generator().manual_seed(6), relaxed=True).pathwise()
-
-    def part(of: slice, p: dict[str, Tensor], x: Tensor) -> Tensor:
-        return losses(p, x[of], LABELS[of])
-
     parts = [Term(functools.partial(part, of), (of.stop - of.start) / COUNT) for of in (slice(0, 20), slice(20, COUNT))]
     whole, split = (
         hypergradient(dataclasses.replace(problem(draw), inner=inner), Identity(1.0), estimator=Influence(SameLoss()))
@@ -287,12 +304,8 @@ def test_the_weight_of_a_term_weighs_the_score_too() -> None:
     draw = POLICY.sample(IMAGES, relaxed=True).pathwise()
     given = problem(draw)
 
-    def half(part: slice, p: dict[str, Tensor], x: Tensor) -> Tensor:
-        return losses(p, x[part], LABELS[part])
-
     uneven = [
-        Term(functools.partial(half, part), 3.0 * (part.stop - part.start) / COUNT)
-        for part in (slice(0, 5), slice(5, COUNT))
+        Term(functools.partial(part, of), 3.0 * (of.stop - of.start) / COUNT) for of in (slice(0, 5), slice(5, COUNT))
     ]
     once, thrice = (
         hypergradient(dataclasses.replace(given, inner=inner), Identity(1.0), estimator=Influence()).grads

@@ -137,8 +137,9 @@ def assert_same_derivatives(traced: Traced, case: Case, tolerance: float = 1e-9)
         kind.directional(*arguments, case.direction, inputs) for kind in (traced, reference)
     )
     assert_close((slope, *gradient), (expected, *expected_gradient), tolerance)
-    assert_close((traced.slopes(*arguments, case.direction, inputs),), (expected,), tolerance)
-    assert_close((reference.slopes(*arguments, case.direction, inputs),), (expected,), tolerance)
+    values = case.loss(case.params, inputs)
+    for kind in (traced, reference):
+        assert_close(kind.slopes(*arguments, case.direction, inputs), (values, expected), tolerance)
     (value, found), (expected_value, expected_found) = (
         kind.gradient(*arguments, inputs) for kind in (traced, reference)
     )
@@ -166,6 +167,14 @@ def test_new_data_is_written_into_what_was_traced() -> None:
     for param in given.params:
         param.mul_(1.1)
     assert_same_derivatives(traced, given)
+
+
+def test_what_is_only_scored_keeps_nothing_for_a_backward_pass() -> None:
+    traced, given = Traced(), case("batch norm")
+    kept: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda _: given.images):
+        traced.slopes(given.loss, given.params, given.direction, (given.images.requires_grad_(),))
+    assert not kept
 
 
 def products_of(traced: Traced) -> Any:
@@ -202,7 +211,7 @@ def test_a_loss_is_traced_once_in_all() -> None:
     for _ in range(3):
         found = hypergradient(problem, Neumann(3, 0.1), hvp=traced).grads
         assert torch.allclose(found, expected, rtol=1e-9, atol=1e-12)
-    assert Counter(kind for kind, *_ in traced._made) == {"products": 1, "slopes": 1, "gradient": 1}
+    assert Counter(kind for kind, *_ in traced._made) == {"products": 1, "directional": 1, "gradient": 1}
 
 
 def outer(params: tuple[Tensor, ...], inputs: Tensor) -> Tensor:

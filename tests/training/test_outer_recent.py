@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from madao import PolicyOptimizer
-from madao.hypergrad import Deflated, GaussNewton, Identity, Status
+from madao.hypergrad import Deflated, GaussNewton, Identity, Influence, Status, Unaugmented
 from madao.hypergrad.stats import Solution
 from madao.hypergrad.vector import Operator, Vector
 from madao.training.outer_step import OuterStep
@@ -144,7 +144,8 @@ def test_each_transform_sees_its_own_images() -> None:
         seen.append(images.detach())
         return images
 
-    outer = build(solver=Identity(0.05), transform=lambda images: recording(both, images))
+    estimator = Influence(Unaugmented())  # which looks at images as they are too
+    outer = build(solver=Identity(0.05), estimator=estimator, transform=lambda images: recording(both, images))
     outer.step(TRAIN, VALIDATION, train_transform=lambda images: recording(training, images))
     assert len(both) == 1
     assert torch.equal(both[0], VALIDATION[0])

@@ -24,6 +24,23 @@ from madao.hypergrad.vector import Vector
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Directional:
+    """How the inner loss changes along a direction q of the parameters.
+
+    Attributes:
+        slopes: ⟨q, ∇θ ℓ_b⟩ of every example.
+        weights: Of every example in f.
+        gradient: Of ⟨q, ∇θ f⟩ in the inputs.
+        losses: ℓ_b, a tensor for each term that was only scored, where they cost nothing; None for the others.
+    """
+
+    slopes: Tensor
+    weights: Tensor
+    gradient: Vector
+    losses: Sequence[Tensor | None]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Setting:
     """A problem made flat, as the estimators take it.
 
@@ -51,25 +68,32 @@ class Setting:
     plain: Vector | None = None
     ranks: Ranks = dataclasses.field(default_factory=Ranks)
 
-    def directional(self, q: Vector, second_order: SecondOrder) -> tuple[Tensor, Tensor, Vector]:
-        """⟨q, ∇θ ℓ_b⟩ of every example, its weight in f, and the gradient of ⟨q, ∇θ f⟩ in the inputs."""
-        slopes, weights, gradient = [], [], vector.zeros_like(self.inputs)
+    def directional(self, q: Vector, second_order: SecondOrder) -> "Directional":
+        """⟨q, ∇θ ℓ_b⟩ of every example, and the gradient of ⟨q, ∇θ f⟩ in the inputs."""
+        slopes, weights, losses, gradient = [], [], [], vector.zeros_like(self.inputs)
         for (loss, weight), pathwise in zip(self.terms, self.pathwise, strict=True):
             if pathwise:
                 slope, part = second_order.directional(loss, self.params, q, self.inputs)
-                gradient = vector.add(gradient, part, pathwise)
+                gradient, value = vector.add(gradient, part, pathwise), None
             else:
-                slope = second_order.slopes(loss, self.params, q, self.inputs)
+                value, slope = second_order.slopes(loss, self.params, q, self.inputs)
+            losses.append(value)
             slopes.append(slope.reshape(-1))
             weights.append(torch.full_like(slopes[-1], weight / slope.numel()))
-        return torch.cat(slopes), torch.cat(weights), gradient
+        return Directional(torch.cat(slopes), torch.cat(weights), gradient, losses)
 
-    def losses(self, second_order: SecondOrder) -> tuple[Tensor, Vector]:
-        """ℓ_b of every example, and the gradient of f in the inputs, where that of ⟨q, ∇θ f⟩ is taken."""
+    def losses(self, known: Sequence[Tensor | None], second_order: SecondOrder) -> tuple[Tensor, Vector]:
+        """ℓ_b of every example, and the gradient of f in the inputs, where that of ⟨q, ∇θ f⟩ was taken.
+
+        Args:
+            known: Of the terms that were only scored.
+            second_order: How the others are computed.
+        """
         losses, gradient = [], vector.zeros_like(self.inputs)
-        for (loss, _), pathwise in zip(self.terms, self.pathwise, strict=True):
-            value, part = second_order.losses(loss, self.params, self.inputs, pathwise != 0)
-            gradient = vector.add(gradient, part, pathwise)
+        for (loss, _), pathwise, value in zip(self.terms, self.pathwise, known, strict=True):
+            if value is None:
+                value, part = second_order.losses(loss, self.params, self.inputs)
+                gradient = vector.add(gradient, part, pathwise)
             losses.append(value.reshape(-1))
         return torch.cat(losses), gradient
 
@@ -106,8 +130,8 @@ class Relaxed:
 
     def gradient(self, setting: Setting, q: Vector, second_order: SecondOrder) -> Vector:
         """One directional derivative and its gradient."""
-        _, _, cotangents = setting.directional(q, second_order)
-        return vector.scaled(self.pulled_back(setting, cotangents), -1.0)
+        found = setting.directional(q, second_order)
+        return vector.scaled(self.pulled_back(setting, found.gradient), -1.0)
 
     def pulled_back(self, setting: Setting, cotangents: Vector) -> Vector:
         """From the inputs to φ; there has to be a way."""
@@ -146,7 +170,8 @@ class Influence:
             )
         if not setting.log_prob.requires_grad:
             raise ValueError("log_prob carries no gradient to hyper; compute it with gradients enabled")
-        influence, weights, cotangents = setting.directional(q, second_order)
+        found = setting.directional(q, second_order)
+        influence, cotangents = found.slopes, found.gradient
         if influence.shape != setting.log_prob.shape:
             raise ValueError(
                 "Influence needs the loss of each example: the inner loss gave shape "
@@ -155,7 +180,7 @@ class Influence:
 
         def plain_influence() -> Tensor:
             assert setting.plain is not None
-            slopes = [second_order.slopes(loss, setting.params, q, setting.plain) for loss, _ in setting.terms]
+            slopes = [second_order.slopes(loss, setting.params, q, setting.plain)[1] for loss, _ in setting.terms]
             return gathered(torch.cat([slope.reshape(-1) for slope in slopes]))
 
         # A baseline looks at the whole batch, wherever its examples are.
@@ -164,12 +189,12 @@ class Influence:
         plain = None if setting.plain is None else plain_influence
         batch = Batch(gathered(influence), classes, plain, setting.draws)
         if isinstance(self.baseline, SameLoss):
-            losses, gradient = setting.losses(second_order)
+            losses, gradient = setting.losses(found.losses, second_order)
             batch = dataclasses.replace(batch, losses=gathered(losses))
             cotangents = vector.add(cotangents, vector.scaled(gradient, self.baseline.slope(batch)), -1.0)
         baseline = self.baseline(batch)
         own = baseline if setting.ranks.world == 1 else baseline[place.start : place.stop]
-        advantage = (influence - own) * weights
+        advantage = (influence - own) * found.weights
         score = torch.autograd.grad(
             setting.log_prob,
             setting.hyper,

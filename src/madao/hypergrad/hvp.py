@@ -54,14 +54,16 @@ class SecondOrder(abc.ABC):
 
         return product
 
-    def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> Tensor:
-        """D_q ℓ alone."""
-        return self.directional(loss, params, direction, inputs)[0]
+    def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Tensor]:
+        """ℓ and D_q ℓ, of ℓ's own shape, and no gradient."""
+        with torch.no_grad():
+            value = loss(detached(params), detached(inputs))
+        return value, self.directional(loss, params, direction, inputs)[0]
 
-    def losses(self, loss: PureLoss, params: Vector, inputs: Vector, pathwise: bool) -> tuple[Tensor, Vector]:
-        """ℓ, of its own shape, and the gradient of its mean in the inputs, zero where it is not wanted."""
-        leaves = detached(inputs, requires_grad=pathwise)
-        with torch.set_grad_enabled(pathwise):
+    def losses(self, loss: PureLoss, params: Vector, inputs: Vector) -> tuple[Tensor, Vector]:
+        """ℓ, of its own shape, and the gradient of its mean in the inputs."""
+        leaves = detached(inputs, requires_grad=True)
+        with torch.enable_grad():
             value = loss(detached(params), leaves)
             return value.detach(), _gradient(mean(value), leaves)
 
@@ -112,10 +114,11 @@ class ForwardOverReverse(SecondOrder):
         slope, *gradient = _with_fallback(value_and_gradient)(direction)
         return slope, tuple(gradient)
 
-    def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> Tensor:
-        """D_q ℓ as the tangent of ℓ: one forward pass."""
+    def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Tensor]:
+        """ℓ and its tangent: one forward pass."""
         with _moving(detached(params), direction) as point:
-            return _tangents((loss(point, detached(inputs)),))[0]
+            value = loss(point, detached(inputs))
+            return forward_ad.unpack_dual(value).primal, _tangents((value,))[0]
 
 
 @dataclasses.dataclass(frozen=True)

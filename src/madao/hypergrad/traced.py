@@ -89,21 +89,26 @@ class Traced(SecondOrder):
     def directional(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Vector]:
         """D_q ℓ by forward mode, and its gradient in the inputs by reverse mode over that."""
         leaves = detached(inputs, requires_grad=True)
-        slope = self._slopes(loss, params, direction, leaves)
+        graph, arguments = self._along("directional", _tangent_of, loss, params, direction, inputs)
+        with torch.enable_grad(), functorch_config.patch(activation_memory_budget=_MEMORY_BUDGET):
+            slope: Tensor = graph(*arguments, *leaves)
         if not slope.requires_grad:
             return slope, tuple(torch.zeros_like(leaf) for leaf in leaves)
         gradient = torch.autograd.grad(mean(slope), leaves, materialize_grads=True)
         return slope.detach(), gradient
 
-    def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> Tensor:
-        """D_q ℓ alone, by the graph that `directional` uses, which is compiled but once."""
-        return self._slopes(loss, params, direction, detached(inputs, requires_grad=True)).detach()
+    def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Tensor]:
+        """ℓ and D_q ℓ by one forward pass, of which nothing is kept."""
+        graph, arguments = self._along("slopes", _value_and_tangent_of, loss, params, direction, inputs)
+        with torch.no_grad():
+            value, slope = graph(*arguments, *detached(inputs))
+        return value, slope
 
-    def losses(self, loss: PureLoss, params: Vector, inputs: Vector, pathwise: bool) -> tuple[Tensor, Vector]:
+    def losses(self, loss: PureLoss, params: Vector, inputs: Vector) -> tuple[Tensor, Vector]:
         """ℓ, and the gradient of its mean by reverse mode."""
         everything = detached((*params, *inputs))
         graph = self._once("losses", loss, everything, lambda: self._graph(_every(loss, len(params)), everything))
-        return super().losses(lambda p, i: graph(*p, *i), params, inputs, pathwise)
+        return super().losses(lambda p, i: graph(*p, *i), params, inputs)
 
     def gradient(self, loss: PureLoss, params: Vector, inputs: Vector) -> tuple[Tensor, OptionalVector]:
         """The mean loss and its gradient, by reverse mode."""
@@ -111,14 +116,20 @@ class Traced(SecondOrder):
         graph = self._once("gradient", loss, point, lambda: self._graph(_value(loss, len(params)), point))
         return super().gradient(lambda p, i: graph(*p, *i), params, inputs)
 
-    def _slopes(self, loss: PureLoss, params: Vector, direction: Vector, leaves: Vector) -> Tensor:
+    def _along(
+        self,
+        kind: str,
+        of: Callable[[PureLoss, int], Callable[..., Any]],
+        loss: PureLoss,
+        params: Vector,
+        direction: Vector,
+        inputs: Vector,
+    ) -> tuple[Callable[..., Any], Vector]:
+        """The graph of a function of (θ, q, inputs), and the first two of them."""
         arguments = (*detached(params), *_laid_out_as(params, direction))
-        function = _tangent_of(loss, len(params))
-        everything = (*arguments, *detached(leaves))
-        graph = self._once("slopes", loss, everything, lambda: self._graph(function, everything))
-        with torch.enable_grad(), functorch_config.patch(activation_memory_budget=_MEMORY_BUDGET):
-            slope: Tensor = graph(*arguments, *leaves)
-        return slope
+        everything = (*arguments, *detached(inputs))
+        graph = self._once(kind, loss, everything, lambda: self._graph(of(loss, len(params)), everything))
+        return graph, arguments
 
     def _once(self, kind: str, loss: Any, arguments: Vector, make: Callable[[], Any]) -> Any:
         key = (kind, loss, *((tensor.shape, tensor.dtype) for tensor in arguments))
@@ -167,15 +178,21 @@ def _every(loss: PureLoss, count: int) -> Callable[..., Tensor]:
     return lambda *arguments: loss(arguments[:count], arguments[count:])
 
 
-def _tangent_of(loss: PureLoss, count: int) -> Callable[..., Tensor]:
-    """(θ, q, inputs) ↦ D_q ℓ."""
+def _value_and_tangent_of(loss: PureLoss, count: int) -> Callable[..., tuple[Tensor, Tensor]]:
+    """(θ, q, inputs) ↦ ℓ, D_q ℓ."""
 
-    def tangent(*arguments: Tensor) -> Tensor:
+    def both(*arguments: Tensor) -> tuple[Tensor, Tensor]:
         params, direction, inputs = arguments[:count], arguments[count : 2 * count], arguments[2 * count :]
-        slope: Tensor = torch.func.jvp(lambda *p: loss(p, inputs), params, direction)[1]
-        return slope
+        value, slope = torch.func.jvp(lambda *p: loss(p, inputs), params, direction)[:2]
+        return value, slope
 
-    return tangent
+    return both
+
+
+def _tangent_of(loss: PureLoss, count: int) -> Callable[..., Tensor]:
+    """(θ, q, inputs) ↦ D_q ℓ alone: of two values each would have a part in the backward pass."""
+    both = _value_and_tangent_of(loss, count)
+    return lambda *arguments: both(*arguments)[1]
 
 
 def _product(loss: PureLoss, count: int) -> Callable[..., Vector]:

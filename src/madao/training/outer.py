@@ -345,13 +345,11 @@ class PolicyOptimizer:
             seen = self.policy.condition(floats, labels)
             log_prob = functools.reduce(torch.add, [self.policy.effect_log_prob(draw, seen) for draw in draws])
         params = PureModel(self.model).params
-        unaugmented = (inner_transform(floats),)
-        plain: tuple[Tensor, ...] | None = unaugmented
-        if self.along is not None:
-            # Which may cost as much as another pass, and most baselines do not look at it.
-            wanted = isinstance(self.estimator, Influence) and self.estimator.may_look_at_plain
+        plain: tuple[Tensor, ...] | None = None
+        if isinstance(self.estimator, Influence) and self.estimator.may_look_at_plain:  # most baselines do not
             with torch.no_grad():
-                plain = (*unaugmented, self.along(self.policy, targets, None)) if wanted else None
+                moved = [] if self.along is None else [self.along(self.policy, targets, None)]
+                plain = (inner_transform(floats), *moved)
         passes = self._passes()
         fixed = targets if self.along is None else None
         curvature = None
