@@ -81,6 +81,10 @@ ROWS: dict[str, dict[str, Any]] = {
         **COMPILED,
     },
     "madao, influence, deflated, 2048 images every 120, compiled": {"outer": LARGE, **COMPILED},
+    "madao, influence beyond the loss, deflated, 2048 images every 120, compiled": {
+        "outer": {**LARGE, "baseline": "same-loss"},
+        **COMPILED,
+    },
     "madao, influence, deflated, 4096 images every 240, compiled": {"outer": LARGER, **COMPILED},
     "madao, deflated, a policy for each class, compiled": {"outer": DEFAULT, "condition": "class", **COMPILED},
     "madao, deflated, a policy for each image, compiled": {"outer": DEFAULT, "condition": "image", **COMPILED},
