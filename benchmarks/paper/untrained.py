@@ -2,28 +2,24 @@
 
 from pathlib import Path
 
-from entries import TABLE1, main
+from entries import TABLE1, error, main, markdown, percent
 
 from madao.report.compare import difference
+from madao.report.table import in_percent
 
-ENTRIES = [TABLE1[0].only("uniform", "randaugment", "madao")]
+PAPER = {"uniform": "4.7", "randaugment": "4.7", "madao": "4.6"}
+ENTRIES = [TABLE1[0].only(*PAPER)]
 
 
 def rebuild(results: Path, _: Path) -> str:
     cells = ENTRIES[0].cells(results)
-    errors = {
-        method: {seed: cell["test_error"] for seed, cell in cells.get(method, {}).items()}
-        for method in ("uniform", "randaugment", "madao")
-    }
-    lines = ["| | test error, % | − untrained, paired by seed | paper |", "| --- | --- | --- | --- |"]
-    for method, theirs in (("uniform", "4.7"), ("randaugment", "4.7"), ("madao", "4.6")):
-        found = errors[method]
-        mean = f"{100 * sum(found.values()) / len(found):.2f}" if found else "missing"
-        gap = difference(found, errors["uniform"]).mean
-        width = "" if gap is None or gap.half_width is None else f" ± {100 * gap.half_width:.2f}"
-        shown = "–" if gap is None or method == "uniform" else f"{100 * gap.mean:+.2f}{width}"
-        lines.append(f"| {method} | {mean} | {shown} | {theirs} |")
-    return "\n".join(lines)
+    errors = {method: {seed: cell["test_error"] for seed, cell in cells.get(method, {}).items()} for method in PAPER}
+    rows = [["", "test error, %", "− untrained, paired by seed", "paper"], ["---"] * 4]
+    for method, theirs in PAPER.items():
+        found = error(cells.get(method, {}))
+        gap = None if method == "uniform" else difference(errors[method], errors["uniform"]).mean
+        rows.append([method, "missing" if found is None else percent(found), in_percent(gap, signed=True), theirs])
+    return markdown(rows)
 
 
 if __name__ == "__main__":

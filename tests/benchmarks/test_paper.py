@@ -35,6 +35,9 @@ def test_the_papers_tables_and_figures_say_what_is_missing(tmp_path: Path, monke
             assert plan.seeds == [0, 1, 2]
             if entry.epochs is not None:  # all of the schedule is as much shorter
                 assert (plan.base.epochs, plan.base.outer.warmup) == (60, 6)
+    forty = module(ROOT / "benchmarks" / "paper" / "entries.py", monkeypatch).TABLE1[3]
+    plan = read_plan(forty.commands(tmp_path, "data")[0][1:])
+    assert (plan.base.model.name, plan.base.epochs, plan.base.outer.warmup) == ("wrn-28-10", 40, 4)
     assert not [*tmp_path.iterdir()]
 
 
@@ -90,20 +93,32 @@ def test_the_best_setting_is_a_recipe_and_what_it_says_of_itself_is_in_the_recor
     results, name = ROOT / "benchmarks" / "results", "cifar10-wrn-28-2-plus"
     published = json.loads((results / "paper-cifar10-wrn-28-2-60.json").read_text())
     recipe = dotted(as_plain(read_config(["--recipe", name])))
-    for seed in range(3):
+    for seed in range(6):
         trained = {**published["settings"], **published["cells"][f"same-loss {seed}"]["settings"]}
         trained = {key: value for key, value in trained.items() if key not in _HOW and not key.startswith("speed.")}
         assert {key: recipe[key] for key in trained} == trained
     assert published["search"]["magnitude"] == 0.06
     header = " ".join(line[1:].strip() for line in recipe_path(name).read_text().splitlines() if line.startswith("#"))
     tables = [table.splitlines() for table in script.rebuild(results, ROOT).split("\n\n")]
-    row, differences = (
-        [cell.strip() for cell in next(line for line in table if "that are as hard |" in line).split("|")]
-        for table in tables[:2]
-    )
-    assert f": {row[2]} %, the lowest" in header
-    randaugment, trivialaugment = (cell.removeprefix("−") for cell in differences[2:4])
-    assert f"paired, {randaugment} points below RandAugment, tuned, and {trivialaugment} below TrivialAugment" in header
+
+    def cells(table: list[str], title: str = "that are as hard |") -> list[str]:
+        line = next(line for line in table if title in line)
+        return [cell.split(" [")[0].strip() for cell in line.split("|")][2:-1]
+
+    sixty, two_hundred = cells(tables[0])
+    assert f": {sixty} %, the lowest" in header
+    assert f"three seeds: {two_hundred} %, the lowest" in header
+    tuned, trivial, alike = (cell.removeprefix("−") for cell in cells(tables[1])[:3])
+    told = f"paired, {tuned} points below RandAugment, tuned, {trivial} below TrivialAugment and {alike} below every"
+    assert told in header
+    assert f"and Cutout alone ({cells(tables[0], 'crop, flip, Cutout |')[0].split()[0]})" in header
+    for words, title in {
+        "crop, flip and Cutout ": "crop, flip, Cutout |",
+        "every operation equally ": "| no learning |",
+        "TrivialAugment ": "| TrivialAugment |",
+        "RandAugment, tuned, ": "| RandAugment, tuned |",
+    }.items():
+        assert f"{words}{cells(tables[0], title)[1].split()[0]}" in header
     assert "0.06" in header
 
 
@@ -168,8 +183,11 @@ def test_the_papers_tables_and_figures_are_rebuilt_from_records(
     # t for 97.5 % and 2 degrees of freedom is 4.302653: 4.302653 · 1 % / √3.
     table = module(ROOT / "benchmarks" / "paper" / "table1.py", monkeypatch).rebuild(results, tmp_path)
     assert "| 5.00 ± 2.48 (paper: 4.6) | 5.50 [1 of 3 seeds] | missing |" in table
+    assert "\n| cifar10-wrn-28-10, 40 epochs | missing | – | – | – |" in table  # and no number of the paper's
+    # Three epochs of three seconds.
+    assert "\n| cifar10-wrn-28-2 | – | – | – | 0.1, 700 | 0.1, 700 | – | – | – |" in table
     untrained = module(ROOT / "benchmarks" / "paper" / "untrained.py", monkeypatch).rebuild(results, tmp_path)
-    assert "| madao | 5.00 | -0.50 | 4.6 |" in untrained
+    assert "| madao | 5.00 ± 2.48 | −0.50 | 4.6 |" in untrained
     assert entries.edge(entries.error(entry.cells(results)["madao"]), 1) == pytest.approx(0.06)
     (seeds, methods), *_ = [(s, m) for s, m in entry.missing(results).items() if "uniform" in m]
     assert (seeds, methods) == ((0, 2), ["uniform"])
