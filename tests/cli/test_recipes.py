@@ -125,5 +125,6 @@ def test_the_list_shows_every_recipe_with_its_numbers(capsys: pytest.CaptureFixt
     for name, (_, _, numbers) in ALL.items():
         line = next(line for line in printed.splitlines() if line.split()[:1] == [name])
         assert all(number in line for number in numbers.values())
-    assert main(["recipes", "--show", "svhn-wrn-28-2"]) == 0
-    assert "milestones: [80, 120]" in capsys.readouterr().out
+    for shown in (["svhn-wrn-28-2"], ["--show", "svhn-wrn-28-2"]):
+        assert main(["recipes", *shown]) == 0
+        assert "milestones: [80, 120]" in capsys.readouterr().out

@@ -183,7 +183,8 @@ def test_unknown_names_suggest_the_nearest(tmp_path: Path, capsys: pytest.Captur
         (["train", "--augment.without", "[Rotat]"], "did you mean 'Rotate'?"),
         (["trian"], "unknown command 'trian'; did you mean 'train'?"),
         (["evaluate", "--rn", "x"], "unknown option '--rn'; did you mean '--run'?"),
-        (["recipes", "--show", "svhn"], "did you mean 'svhn-wrn-28-2'?"),
+        (["recipes", "svhn"], "did you mean 'svhn-wrn-28-2'?"),
+        (["recipes", "svhn-wrn-28-2", "cifar10-wrn-28-2"], "one name is expected, got 2"),
     ):
         assert message in fails([*arguments], capsys), arguments
 

@@ -24,11 +24,12 @@ def write_run(
     side: int = 12,
     channels: int = 3,
     classes: tuple[str, ...] = (),
+    learned: bool = True,
     **changes: Any,
 ) -> Path:
     """A run whose policy learns to rotate; `changes` are settings.
 
-    With classes, images of the first are inverted most of the time.
+    With classes, images of the first are inverted most of the time. One that has not learned took no outer step.
     """
     settings: dict[str, Any] = {
         "data": DataConfig(name="digits", planted="rotate"),
@@ -53,10 +54,10 @@ def write_run(
             policy.get_parameter("selection_deviations")[:, 0, index] = 8
     for epoch in range(epochs + 1):
         if policy is not None:
-            _turn(policy, epoch / epochs)
+            _turn(policy, epoch / epochs if learned else 0.0)
             _record(run, policy, epoch)
         if epoch:
-            _epoch(run, epoch, error * (1 + 3 * math.exp(-epoch)), policy is not None)
+            _epoch(run, epoch, error * (1 + 3 * math.exp(-epoch)), policy is not None and learned)
     if policy is not None:
         policy.spec().save(path / "policy.json")
     if ended:

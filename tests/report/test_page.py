@@ -298,6 +298,22 @@ def test_names_cannot_break_out_of_the_page(one: Path) -> None:
     assert text.count("</script>") == 2
 
 
+def test_a_policy_that_took_no_outer_step_is_not_praised(tmp_path: Path) -> None:
+    learned, unmoved, control = (
+        read_run(write_run(tmp_path / name, method, 0, 6, error=error, learned=name == "learned"))
+        for name, method, error in (
+            ("learned", "madao", 0.03),
+            ("unmoved", "madao", 0.03),
+            ("control", "uniform", 0.05),
+        )
+    )
+    alone, apart = "The policy has not learned: no outer step was taken", "took no outer step, so that no difference"
+    for runs, is_told in (([control, unmoved], True), ([control, learned], False), ([unmoved], True)):
+        text = write_report(runs, tmp_path / "report.html", figures=False)[0].read_text()
+        assert (alone in text) == is_told
+        assert (apart in text) == (is_told and len(runs) > 1)
+
+
 def test_the_page_asks_for_nothing_from_outside(one: Path) -> None:
     text = one.read_text()
     assert "default-src 'none'" in text

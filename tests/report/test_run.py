@@ -32,6 +32,25 @@ def test_the_warm_up_is_a_fifth_unless_it_is_set(tmp_path: Path) -> None:
     assert read_run(write_run(tmp_path / "none", epochs=10, outer=OuterConfig(warmup=0))).warmup == 0
 
 
+@pytest.mark.parametrize(
+    ("method", "learned", "ended", "never"),
+    [
+        ("madao", False, True, True),
+        ("madao", True, True, False),
+        ("madao", False, False, False),
+        ("uniform", False, True, False),
+    ],
+)
+def test_a_policy_that_took_no_outer_step_has_never_learned(
+    tmp_path: Path, method: str, learned: bool, ended: bool, never: bool
+) -> None:
+    path = write_run(tmp_path / "run", method, learned=learned, ended=ended)
+    assert read_run(path).never_learned is never
+    text = (path / "metrics.csv").read_text().replace("outer_updates", "of another version")
+    (path / "metrics.csv").write_text(text)
+    assert not read_run(path).never_learned  # as far as anybody knows
+
+
 def test_a_run_without_a_policy_misses_nothing(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run", method="standard"))
     assert run.policy is None

@@ -116,6 +116,16 @@ def test_time_and_memory(folder: Path) -> None:
     assert row.memory == max(value or 0 for name in ("memory_mib", "outer_memory_mib") for value in run.timing[name])
 
 
+def test_what_took_no_outer_step_is_told(tmp_path: Path) -> None:
+    for method, learned in (("uniform", False), ("madao", True), ("s60", False)):
+        name = "uniform" if method == "uniform" else "madao"
+        write_run(cell_path(tmp_path, method, 0), name, 0, 2, learned=learned)
+    table = tabulate(read_cells(tmp_path), {})
+    assert plain(table)["unlearned"] == ["s60"]
+    assert " s60: the policy took no outer step" in note(table)
+    assert "outer step" not in note(tabulate(read_cells(tmp_path, ["uniform", "madao"]), {}))
+
+
 def test_without_a_test_set_validation_errors_are_compared(tmp_path: Path) -> None:
     path = write_run(tmp_path / "standard" / "0", "standard", error=0.04)
     result = json.loads((path / "result.json").read_text())

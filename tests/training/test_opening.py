@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from madao.training import several
-from madao.training.config import OuterConfig
+from madao.training.config import ModelConfig, OuterConfig
 from madao.training.opening import opening, warning
 from madao.training.trainer import Trainer
 from tests.training.test_trainer import settings, splits
@@ -32,6 +32,17 @@ def test_one_of_a_thing_and_several(tmp_path: Path) -> None:
 
     assert last(1, 96).endswith(": 1 epoch of 1 step")
     assert last(1200, 32).endswith(": 1,200 epochs of 3 steps")
+
+
+@pytest.mark.parametrize(
+    ("model", "side", "told"),
+    [("wrn-10-1", 72, "a step takes 5 × the time and memory"), ("wrn-10-1", 32, None), ("resnet18", 72, None)],
+)
+def test_a_network_for_small_images_is_warned_of(tmp_path: Path, model: str, side: int, told: str | None) -> None:
+    config = settings(tmp_path / "run", "standard", model=ModelConfig(name=model))
+    line = opening(Trainer(config, splits(side=side)))[-1]
+    assert line.startswith(f"{model} at {side} pixels") if told is None else told in line
+    assert ("consider --data.size 32 or --model.name resnet18" in line) == (told is not None)
 
 
 def test_each_of_several_trainings_is_warned_of(

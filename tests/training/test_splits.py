@@ -56,6 +56,29 @@ def test_what_is_set_aside_is_told_by_its_place_among_all_images(tmp_path: Path)
     assert numbers(splits(root, None).train) == numbers(splits(root, 80).train)
 
 
+@pytest.mark.parametrize(
+    ("name", "files", "hinted"),
+    [
+        ("cifar10", ["cat/1.png", "dog/2.JPG"], True),
+        ("flowers102", ["train/cat/1.png", "train/dog/2.png"], True),
+        ("cifar10", ["cat/1.png", "notes/2.txt"], False),
+        ("cifar10", ["1.png", "2.png"], False),
+    ],
+)
+def test_photos_in_the_place_of_a_named_data_set_are_seen(
+    tmp_path: Path, name: str, files: list[str], hinted: bool
+) -> None:
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    with pytest.raises(UserError, match=f"found no complete {name}") as caught:
+        load_splits(DataConfig(name=name, root=str(tmp_path)))
+    assert (
+        str(caught.value).endswith(f"; {tmp_path} holds folders of images, on which --data.name folder trains")
+        == hinted
+    )
+
+
 def test_all_may_be_trained_on(tmp_path: Path) -> None:
     found = load_splits(DataConfig(root=str(written(tmp_path)), validation=0))
     assert numbers(found.train) == [*range(80)]

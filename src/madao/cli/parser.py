@@ -20,7 +20,9 @@ class Parser(jsonargparse.ArgumentParser):
         raise UserError(_explain(message, _options(self), self.prog)) from None
 
 
-def call(function: Callable[..., None], verb: str, arguments: list[str], plain: str | None = None) -> None:
+def call(
+    function: Callable[..., None], verb: str, arguments: list[str], plain: str | None = None, what: str = "run"
+) -> None:
     """Call a function whose signature and docstring are its command line.
 
     Args:
@@ -28,18 +30,21 @@ def call(function: Callable[..., None], verb: str, arguments: list[str], plain: 
         verb: The command.
         arguments: Of the command line.
         plain: The parameter that may be given without its name: `madao report RUN` for `madao report --runs RUN`.
+        what: It is, for people.
     """
     parser = Parser(prog=f"madao {verb}", description=(function.__doc__ or "").split("\n")[0])
     parser.add_function_arguments(function, as_group=False)
     if plain is not None:
-        several = inspect.signature(function).parameters[plain].annotation == list[str]
-        parser.usage = f"madao {verb} {'RUN [RUN …]' if several else 'RUN'} [OPTIONS]"
-        arguments = _named(arguments, plain, several, parser)
+        parameter = inspect.signature(function).parameters[plain]
+        several, one = parameter.annotation == list[str], what.upper()
+        given = f"{one} [{one} …]" if several else one if parameter.default is parameter.empty else f"[{one}]"
+        parser.usage = f"madao {verb} {given} [OPTIONS]"
+        arguments = _named(arguments, plain, several, what, parser)
     found = parser.parse_args(with_values(arguments, parser))
     function(**vars(parser.instantiate(found)))
 
 
-def _named(arguments: list[str], name: str, several: bool, parser: jsonargparse.ArgumentParser) -> list[str]:
+def _named(arguments: list[str], name: str, several: bool, what: str, parser: jsonargparse.ArgumentParser) -> list[str]:
     """With the values that no option takes under the name they belong to."""
     switches = _switches(parser)
     values: list[str] = []
@@ -57,7 +62,7 @@ def _named(arguments: list[str], name: str, several: bool, parser: jsonargparse.
             rest.append(argument)
         taken = option and "=" not in argument and argument not in switches and argument not in ("-h", "--help")
     if len(values) > 1 and not several:
-        raise UserError(f"one run is expected, got {len(values)}: {' '.join(values)}")
+        raise UserError(f"one {what} is expected, got {len(values)}: {' '.join(values)}")
     if not values:
         return rest
     if any(argument == f"--{name}" or argument.startswith(f"--{name}=") for argument in rest):

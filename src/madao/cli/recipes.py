@@ -17,14 +17,14 @@ METHODS = ("standard", "autoaugment", "randaugment", "madao")
 
 def command(arguments: list[str]) -> None:
     """List them as the command line says."""
-    call(recipes, "recipes", arguments)
+    call(recipes, "recipes", arguments, plain="show", what="name")
 
 
 def recipes(show: str | None = None) -> None:
     """List the recipes, with the test errors the paper reports in percent; or show one.
 
     Args:
-        show: Print this recipe's file.
+        show: The one whose file is printed, which may be given without --show.
     """
     if show is not None:
         print(recipe_path(show).read_text(), end="")
@@ -39,7 +39,7 @@ def recipes(show: str | None = None) -> None:
     console.print(
         "\nrun one: madao train --recipe NAME --data.root FOLDER [--augment.method randaugment]", markup=False
     )
-    console.print("read one: madao recipes --show NAME", markup=False)
+    console.print("read one: madao recipes NAME", markup=False)
 
 
 def recipe_path(name: str) -> Path:

@@ -1,5 +1,6 @@
 """A folder of images, one folder per class."""
 
+import itertools
 import os
 from pathlib import Path
 
@@ -24,6 +25,15 @@ def named_classes(root: Path) -> tuple[str, ...] | None:
 
 
 _LAYOUT = "expected <root>/<class>/<images>, or <root>/train/<class>/<images> and the same under val and test"
+
+
+def holds_classes(root: Path) -> bool:
+    """Whether a folder looks like a folder per class: two or more with an image in each, here or under train."""
+    for place in (root, root / "train"):
+        classes = (path for path in _folders(place) if any(map(_is_image, path.iterdir()))) if place.is_dir() else ()
+        if len([*itertools.islice(classes, 2)]) == 2:
+            return True
+    return False
 
 
 def folder(source: Source) -> Dataset:
@@ -72,8 +82,12 @@ def _images(root: Path) -> list[Path]:
     found = []
     for where, folders, files in os.walk(root, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(where, name) for name in files if name.lower().endswith(SUFFIXES) and not name.startswith(".")]
+        found += [path for path in (Path(where, name) for name in files) if _is_image(path)]
     return sorted(found)
+
+
+def _is_image(path: Path) -> bool:
+    return path.name.lower().endswith(SUFFIXES) and not path.name.startswith(".")
 
 
 def _files(root: Path, classes: tuple[str, ...], source: Source) -> Files:

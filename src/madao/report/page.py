@@ -17,7 +17,7 @@ from madao.report.charts import cost_charts, health_charts, learning_charts, pol
 from madao.report.compare import Comparison, Interval, comparison_charts
 from madao.report.gallery import Gallery, Row, Tile, gallery
 from madao.report.laws import heat_map
-from madao.report.run import Run
+from madao.report.run import Run, last
 
 # Scripts and styles of the file itself, images in the file itself, and no request to anywhere.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
@@ -107,7 +107,7 @@ def _run(run: Run, prefix: str, charts: dict[str, Chart]) -> str:
 def _head(run: Run, heading: str) -> str:
     facts = {
         f"test {run.error}": _percent(run.result.get("test_error")),
-        f"validation {run.error}": _percent(_last(run.metrics.get("validation_error", ()))),
+        f"validation {run.error}": _percent(last(run.metrics.get("validation_error", ()))),
         **_others(run),
         "epochs": f"{run.epochs} of {run.setting('epochs', '?')}",
         "augmentation": run.method,
@@ -128,6 +128,11 @@ def _warnings(run: Run) -> str:
         texts.append(
             f"This run has not ended: {run.epochs} of {run.setting('epochs', '?')} epochs are over, and the test set "
             f"has not been seen. Go on with: madao train --out {shlex.quote(str(run.path))} --resume"
+        )
+    if run.never_learned:
+        texts.append(
+            "The policy has not learned: no outer step was taken, and it is as it started. Raise --epochs, or lower "
+            "--outer.every or --batch_size."
         )
     if run.missing:
         texts.append("Not in this run directory, or not readable: " + "; ".join(run.missing) + ".")
@@ -239,7 +244,7 @@ def _cost(run: Run) -> str:
 def _waiting(run: Run, seconds: float) -> str:
     waited = sum(value or 0.0 for value in run.timing.get("waiting_seconds", ()))
     share = waited / max(seconds, 1e-9)
-    rate, own = (_last(run.timing.get(name, ())) for name in ("images_per_second", "model_images_per_second"))
+    rate, own = (last(run.timing.get(name, ())) for name in ("images_per_second", "model_images_per_second"))
     if share < 0.1 or rate is None or own is None:
         return ""
     text = (
@@ -283,13 +288,20 @@ def _comparison(comparison: Comparison, number: int, charts: dict[str, Chart]) -
     )
     if comparison.measure != "test error":
         how += " No run has a test error yet. A learned policy has been chosen by these images, which favours it."
+    warnings = []
+    if unlearned := [str(run.path) for group in comparison.groups for run in group.runs if run.never_learned]:
+        warnings.append(
+            "Policies that were to learn and took no outer step, so that no difference to others comes of learning: "
+            f"{', '.join(unlearned)}."
+        )
     if comparison.left_out:
         names = ", ".join(str(run.path) for run in comparison.left_out)
-        table = _warning([f"Not in this comparison, since they have no {comparison.measure} yet: {names}."]) + table
+        warnings.append(f"Not in this comparison, since they have no {comparison.measure} yet: {names}.")
     figures = _figures(comparison_charts(comparison, number), "", charts)
     return (
         f'<section id="comparison-{number}"><h2>{_e(comparison.problem)}</h2>'
-        f'<div class="wide" tabindex="0">{table}</div><p class="quiet">{_e(how)}</p>{figures}</section>'
+        f'<div class="wide" tabindex="0">{_warning(warnings)}{table}</div><p class="quiet">{_e(how)}</p>{figures}'
+        "</section>"
     )
 
 
@@ -352,7 +364,7 @@ def _others(run: Run) -> dict[str, str]:
 def _outcome(run: Run) -> str:
     if isinstance(run.result.get("test_error"), float | int):
         return f"test {run.error} {_percent(run.result['test_error'])}"
-    known = _percent(_last(run.metrics.get("validation_error", ())))
+    known = _percent(last(run.metrics.get("validation_error", ())))
     return f"{'' if run.result else 'not ended, '}validation {run.error} {known}"
 
 
@@ -360,10 +372,6 @@ def _with_interval(value: Interval, signed: bool = False) -> str:
     mean = f"{100 * value.mean:+.2f}" if signed else f"{100 * value.mean:.2f}"
     width = "" if value.half_width is None else f" ± {100 * value.half_width:.2f}"
     return f"{mean}{width}".replace("-", "−")
-
-
-def _last(values: Sequence[float | None]) -> float | None:
-    return next((value for value in reversed(values) if value is not None), None)
 
 
 def _percent(value: float | None) -> str:

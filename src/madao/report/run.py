@@ -101,6 +101,16 @@ class Run:
         chosen = self.setting("outer.warmup")
         return float(self.setting("epochs", 0)) / 5 if chosen is None else float(chosen)
 
+    @property
+    def learns(self) -> bool:
+        """Whether its policy is to learn."""
+        return bool(self.setting("augment.method") == "madao")
+
+    @property
+    def never_learned(self) -> bool:
+        """Whether it has ended with a policy that was to learn and is as it started, since no outer step was taken."""
+        return self.learns and bool(self.result) and last(self.metrics.get("outer_updates", ())) == 0
+
     def setting(self, name: str, default: Any = None) -> Any:
         """One setting by its dotted name."""
         value: Any = self.config
@@ -118,6 +128,11 @@ def dotted(config: Mapping[str, Any]) -> dict[str, Any]:
         nested = isinstance(value, Mapping)
         found |= {f"{key}.{name}": each for name, each in value.items()} if nested else {key: value}
     return found
+
+
+def last(values: Sequence[float | None]) -> float | None:
+    """The last value that is known."""
+    return next((value for value in reversed(values) if value is not None), None)
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
@@ -162,14 +177,13 @@ def read_run(path: Path) -> Run:
         labels=labels,
         missing=missing,
     )
-    learns = run.setting("augment.method") == "madao"
     if not run.timing:
         missing.append("timing.csv: no figures of time and memory")
-    if learns and run.policy is None and not missing:
+    if run.learns and run.policy is None and not missing:
         missing.append("policy.json: no table of the policy and no gallery")
-    if learns and run.trajectory is None:
+    if run.learns and run.trajectory is None:
         missing.append("trajectory.jsonl: no curves of the policy")
-    if learns and not run.outer and any(run.metrics.get("outer_updates", ())):
+    if run.learns and not run.outer and any(run.metrics.get("outer_updates", ())):
         missing.append("outer.csv: no figures of the hypergradient's health")
     if run.policy is not None and run.samples is None:
         missing.append("samples.npz: no gallery of training images")

@@ -50,11 +50,13 @@ class Table:
         measure: `"test error"`, or `"validation error"` where the data has no test images.
         rows: The methods.
         magnitude: Of RandAugment, as it was chosen; None where it was not.
+        unlearned: Methods whose policy was to learn and took no outer step, with some seed.
     """
 
     measure: str
     rows: Sequence[Row]
     magnitude: float | None = None
+    unlearned: Sequence[str] = ()
 
     @property
     def missing(self) -> int:
@@ -120,7 +122,8 @@ def tabulate(
     }
     names = list(dict.fromkeys([*wanted, *cells]))
     rows = [_row(name, cells.get(name, {}), errors, wanted.get(name, ())) for name in names]
-    return Table(key.replace("_", " "), rows, magnitude)
+    unlearned = [name for name in names if any(run.never_learned for run in cells.get(name, {}).values())]
+    return Table(key.replace("_", " "), rows, magnitude, unlearned)
 
 
 def _row(method: str, runs: Mapping[int, Run], errors: Mapping[str, Mapping[int, float]], wanted: Sequence[int]) -> Row:
@@ -158,6 +161,7 @@ def plain(table: Table) -> dict[str, Any]:
     return {
         "measure": table.measure,
         "magnitude": table.magnitude,
+        "unlearned": list(table.unlearned),
         "rows": [
             {
                 "method": row.method,
@@ -213,8 +217,14 @@ def note(table: Table) -> str:
     favoured = ""
     if table.measure != "test error":
         favoured = " There are no test images: a policy that learns has been chosen by these, which favours it."
+    unlearned = ""
+    if table.unlearned:
+        unlearned = (
+            f" {', '.join(table.unlearned)}: the policy took no outer step and is as it started, so that no difference "
+            "comes of learning; raise --epochs, or lower --outer.every or --batch_size."
+        )
     read = "Mean ± 95 % interval by Student's t; differences are paired by seed, below zero is better."
-    return f"{read}{tuned}{favoured}"
+    return f"{read}{tuned}{favoured}{unlearned}"
 
 
 def markdown(table: Table) -> str:

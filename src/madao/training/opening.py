@@ -9,6 +9,9 @@ _FEW = 20
 
 _CLASSES = 5
 
+_MADE_FOR, _LARGE = 32, 64
+"""Pixels of images that WideResNets are made for, and from which on they take many times as much."""
+
 
 def opening(trainer: Trainer) -> list[str]:
     """Lines for people, so that a wrong folder or a policy that cannot learn is seen at once."""
@@ -27,6 +30,12 @@ def opening(trainer: Trainer) -> list[str]:
         f"{model} at {splits.size} pixels on {trainer.device.type}: "
         f"{counted(config.epochs, 'epoch')} of {counted(trainer.steps_per_epoch, 'step')}{_learning(trainer)}"
     )
+    if model.startswith("wrn-") and splits.size > _LARGE:
+        times = round((splits.size / _MADE_FOR) ** 2)
+        lines.append(
+            f"{model} is made for images of {_MADE_FOR} pixels and keeps their resolution: a step takes {times} × the "
+            f"time and memory that it takes there; consider --data.size {_MADE_FOR} or --model.name resnet18"
+        )
     return lines
 
 
