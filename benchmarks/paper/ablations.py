@@ -13,17 +13,18 @@ ROWS = {
     "standard": "crop, flip, Cutout",
     "uncut": "the same without Cutout",
     "restarted": "the same with Cutout and a warm restart halfway",
-    "uniform": "no learning",
-    "uniform-varied": "no learning, any strength up to that at the start",
-    "uniform-gentle": "no learning, a tenth of the ranges",
-    "uniform-moderate": "no learning, three tenths of the ranges",
-    "beyond": "no learning, a policy made of looks at three trainings on few photos (beyond.json)",
-    "pooled": "no learning, a policy made of looks at many trainings on few photos (pooled.json)",
-    "learned-before": "no learning, what deflated learned in 200 epochs (learned.json)",
-    "same-loss-before": "no learning, what same-loss learned in sixty epochs (same-loss.json)",
-    "uniform-all": "no learning, on all 50,000 images",
+    "uniform": "every operation equally",
+    "uniform-varied": "the same, any strength up to that at the start",
+    "uniform-gentle": "the same, a tenth of the ranges",
+    "uniform-moderate": "the same, three tenths of the ranges",
+    "beyond": "a policy made of looks at three trainings on few photos (beyond.json)",
+    "pooled": "a policy made of looks at many trainings on few photos (pooled.json)",
+    "learned-before": "what deflated learned in 200 epochs, from the start (learned.json)",
+    "same-loss-before": "what same-loss learned in sixty epochs, from the start (same-loss.json)",
+    "uniform-all": "every operation equally, on all 50,000 images",
     "learned-before-all": "learned.json, on all 50,000 images",
     "trivialaugment": "TrivialAugment",
+    "autoaugment-cifar10": "AutoAugment",
     "randaugment": "RandAugment, tuned",
     "randaugment-mild": "RandAugment at 0.06",
     "madao": "the paper's: relaxed, Neumann J = 5",
@@ -46,10 +47,10 @@ ROWS = {
     "same-loss-varied": "deflated, both of these: beside images that are as hard, any strength",
     "gentle": "deflated, from a tenth of the ranges",
 }
-REFERENCES = ("randaugment", "trivialaugment", "uniform", "standard", "deflated", "madao")
+REFERENCES = ("randaugment", "trivialaugment", "uniform", "standard", "deflated", "madao", "autoaugment-cifar10")
 """What learning has to beat, and what is being made better."""
-ONLY_LONG = {"uncut", "restarted", "uniform-gentle", "randaugment-mild", "gentle"}
-"""Of these a shorter schedule would answer another question."""
+ONLY_LONG = {"uncut", "restarted", "uniform-gentle", "autoaugment-cifar10", "randaugment-mild", "gentle"}
+"""Of these a shorter schedule would answer another question, or they were found for a longer one."""
 BOTH = {
     *("standard", "uniform", "beyond", "pooled", "trivialaugment", "randaugment", "madao"),
     *("deflated", "same-loss", "varied", "same-loss-varied"),

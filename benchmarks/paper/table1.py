@@ -14,7 +14,7 @@ COLUMNS = {
     "autoaugment-cifar10": "AutoAugment",
     "randaugment": "RandAugment, tuned",
     "madao": "MADAO",
-    "uniform": "untrained policy",
+    "uniform": "every operation equally",
     "trivialaugment": "TrivialAugment",
     "deflated": "madao's own",
     "same-loss": "madao's own, beyond the loss",

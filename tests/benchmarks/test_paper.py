@@ -114,8 +114,9 @@ def test_the_best_setting_is_a_recipe_and_what_it_says_of_itself_is_in_the_recor
     assert f"and Cutout alone ({cells(tables[0], 'crop, flip, Cutout |')[0].split()[0]})" in header
     for words, title in {
         "crop, flip and Cutout ": "crop, flip, Cutout |",
-        "every operation equally ": "| no learning |",
+        "every operation equally ": "| every operation equally |",
         "TrivialAugment ": "| TrivialAugment |",
+        "AutoAugment ": "| AutoAugment |",
         "RandAugment, tuned, ": "| RandAugment, tuned |",
     }.items():
         assert f"{words}{cells(tables[0], title)[1].split()[0]}" in header
