@@ -53,7 +53,15 @@ def test_directional_equals_explicit_gradients(kind: SecondOrder) -> None:
     torch.testing.assert_close(slope, explicit(INPUTS[0]), rtol=1e-7, atol=1e-8)
     expected = torch.func.grad(lambda x: explicit(x).mean())(INPUTS[0])
     torch.testing.assert_close(gradient[0], expected, rtol=1e-6, atol=1e-8)
-    value, alone = kind.slopes(loss, PARAMS, DIRECTION, INPUTS)
+    calls = 0
+
+    def counted(params: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return loss(params, inputs)
+
+    value, alone = kind.slopes(counted, PARAMS, DIRECTION, INPUTS)
+    assert calls == (3 if isinstance(kind, FiniteDifference) else 1)  # losses are of the same pass
     torch.testing.assert_close(value, loss(PARAMS, INPUTS))
     torch.testing.assert_close(alone, slope)
     assert not value.requires_grad

@@ -25,11 +25,13 @@ def write_run(
     channels: int = 3,
     classes: tuple[str, ...] = (),
     learned: bool = True,
+    skipped: int = 0,
     **changes: Any,
 ) -> Path:
     """A run whose policy learns to rotate; `changes` are settings.
 
-    With classes, images of the first are inverted most of the time. One that has not learned took no outer step.
+    With classes, images of the first are inverted most of the time. One that has not learned took no outer step, or
+    skipped some in each epoch.
     """
     settings: dict[str, Any] = {
         "data": DataConfig(name="digits", planted="rotate"),
@@ -57,7 +59,7 @@ def write_run(
             _turn(policy, epoch / epochs if learned else 0.0)
             _record(run, policy, epoch)
         if epoch:
-            _epoch(run, epoch, error * (1 + 3 * math.exp(-epoch)), policy is not None and learned)
+            _epoch(run, epoch, error * (1 + 3 * math.exp(-epoch)), policy is not None and learned, skipped)
     if policy is not None:
         policy.spec().save(path / "policy.json")
     if ended:
@@ -83,10 +85,10 @@ def _record(run: RunDirectory, policy: Policy, epoch: int) -> None:
         file.write(json.dumps({"epoch": epoch, "step": 10 * epoch, **values}) + "\n")
 
 
-def _epoch(run: RunDirectory, epoch: int, error: float, learns: bool) -> None:
+def _epoch(run: RunDirectory, epoch: int, error: float, learns: bool, skipped: int) -> None:
     metrics = {"epoch": epoch, "step": 10 * epoch, "lr": 0.1, "train_loss": 1 / epoch, "train_error": 2 * error}
     metrics |= {"validation_loss": 0.5 / epoch, "validation_error": error, "outer_updates": 5 * epoch if learns else 0}
-    run.append_rows("metrics.csv", [{**metrics, "outer_skipped": 0}])
+    run.append_rows("metrics.csv", [{**metrics, "outer_skipped": skipped * epoch}])
     timing = {"epoch": epoch, "step": 10 * epoch, "seconds": 3.0, "images_per_second": 300.0, "memory_mib": 700.0}
     run.append_rows("timing.csv", [{**timing, "outer_seconds": 1.0 if learns else 0.0}])
     if learns and epoch > 2:

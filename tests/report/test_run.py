@@ -33,22 +33,24 @@ def test_the_warm_up_is_a_fifth_unless_it_is_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "learned", "ended", "never"),
+    ("method", "learned", "skipped", "ended", "why"),
     [
-        ("madao", False, True, True),
-        ("madao", True, True, False),
-        ("madao", False, False, False),
-        ("uniform", False, True, False),
+        ("madao", False, 0, True, "no outer step was taken: raise --epochs"),
+        ("madao", False, 2, True, "all 16 outer steps were skipped, as they could not be trusted: try a smaller"),
+        ("madao", True, 2, True, None),
+        ("madao", False, 0, False, None),
+        ("uniform", False, 0, True, None),
     ],
 )
-def test_a_policy_that_took_no_outer_step_has_never_learned(
-    tmp_path: Path, method: str, learned: bool, ended: bool, never: bool
+def test_why_a_policy_is_as_it_started(
+    tmp_path: Path, method: str, learned: bool, skipped: int, ended: bool, why: str | None
 ) -> None:
-    path = write_run(tmp_path / "run", method, learned=learned, ended=ended)
-    assert read_run(path).never_learned is never
+    path = write_run(tmp_path / "run", method, learned=learned, skipped=skipped, ended=ended)
+    found = read_run(path).unlearned
+    assert found is None if why is None else str(found).startswith(why)
     text = (path / "metrics.csv").read_text().replace("outer_updates", "of another version")
     (path / "metrics.csv").write_text(text)
-    assert not read_run(path).never_learned  # as far as anybody knows
+    assert read_run(path).unlearned is None  # as far as anybody knows
 
 
 def test_a_run_without_a_policy_misses_nothing(tmp_path: Path) -> None:

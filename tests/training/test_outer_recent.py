@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from madao import PolicyOptimizer
-from madao.hypergrad import Deflated, GaussNewton, Identity, Influence, Status, Unaugmented
+from madao.hypergrad import Deflated, GaussNewton, Identity, Influence, LeaveOneOut, Status, Unaugmented
+from madao.hypergrad.influence import Batch
 from madao.hypergrad.stats import Solution
 from madao.hypergrad.vector import Operator, Vector
 from madao.training.outer_step import OuterStep
@@ -157,6 +158,17 @@ def test_each_transform_sees_its_own_images() -> None:
     outer.step(TRAIN, VALIDATION)  # it was for that call alone
     assert [len(images) for images in both] == [24, 24, 16]
     assert len(training) == 2
+
+
+def test_a_baseline_made_of_one_of_ours_may_look_at_images_as_they_are() -> None:
+    class Mixed(LeaveOneOut):
+        def __call__(self, batch: Batch) -> Tensor:
+            assert batch.plain_influence is not None
+            return 0.5 * (super().__call__(batch) + batch.plain_influence())
+
+    step = build(solver=Identity(0.05), estimator=Influence(Mixed())).step(TRAIN, VALIDATION)
+    assert step is not None
+    assert step.applied
 
 
 def test_a_train_transform_counts_in_the_training_loss_alone() -> None:

@@ -211,6 +211,24 @@ def test_traced_products_of_gauss_newton_are_compared_too(monkeypatch: pytest.Mo
         outer._check_traced(asked, tensors)
 
 
+def test_traced_scores_are_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    train, validation = given(1)
+    asked, tensors = Asked(STANDARD.after_policy, 2, False), (*train, *validation)
+    outer = build(estimator=Influence(SameLoss()), solver=Identity(0.1), inner_mode="eval", pathwise_batch=128)
+    outer._check_traced(asked, tensors)
+    assert outer.pathwise_batch == 128
+    slopes = Traced.slopes
+
+    def wrong(self: Traced, *arguments: Any) -> tuple[Tensor, Tensor]:
+        value, slope = slopes(self, *arguments)
+        return value, -slope
+
+    monkeypatch.setattr(Traced, "slopes", wrong)
+    with pytest.raises(UntraceableError, match="another gradient"):
+        outer._check_traced(asked, tensors)
+    assert outer.pathwise_batch == 128
+
+
 def test_traced_is_asked_for_by_record() -> None:
     with pytest.raises(ValueError, match="call record"):
         build(hvp=Traced())

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from madao.data import Pixels
+from madao.data.folder import holds_classes
 from madao.training.config import DataConfig
 from madao.training.errors import UserError
 from madao.training.splits import Splits, load_splits
@@ -63,6 +64,7 @@ def test_what_is_set_aside_is_told_by_its_place_among_all_images(tmp_path: Path)
         ("flowers102", ["train/cat/1.png", "train/dog/2.png"], True),
         ("cifar10", ["cat/1.png", "notes/2.txt"], False),
         ("cifar10", ["1.png", "2.png"], False),
+        ("cifar10", [".cat/1.png", "dog/2.png"], False),
     ],
 )
 def test_photos_in_the_place_of_a_named_data_set_are_seen(
@@ -77,6 +79,16 @@ def test_photos_in_the_place_of_a_named_data_set_are_seen(
         str(caught.value).endswith(f"; {tmp_path} holds folders of images, on which --data.name folder trains")
         == hinted
     )
+
+
+def test_what_may_not_be_read_holds_no_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lost").mkdir()
+
+    def refused(path: Path) -> None:
+        raise PermissionError(f"{path}: Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    assert not holds_classes(tmp_path)
 
 
 def test_all_may_be_trained_on(tmp_path: Path) -> None:

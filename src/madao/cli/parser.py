@@ -30,7 +30,7 @@ def call(
         verb: The command.
         arguments: Of the command line.
         plain: The parameter that may be given without its name: `madao report RUN` for `madao report --runs RUN`.
-        what: It is, for people.
+        what: What that parameter names, in messages: "run".
     """
     parser = Parser(prog=f"madao {verb}", description=(function.__doc__ or "").split("\n")[0])
     parser.add_function_arguments(function, as_group=False)

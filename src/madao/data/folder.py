@@ -29,11 +29,17 @@ _LAYOUT = "expected <root>/<class>/<images>, or <root>/train/<class>/<images> an
 
 def holds_classes(root: Path) -> bool:
     """Whether a folder looks like a folder per class: two or more with an image in each, here or under train."""
-    for place in (root, root / "train"):
-        classes = (path for path in _folders(place) if any(map(_is_image, path.iterdir()))) if place.is_dir() else ()
-        if len([*itertools.islice(classes, 2)]) == 2:
-            return True
-    return False
+    try:
+        return any(_holds_two(place) for place in (root, root / "train") if place.is_dir())
+    except OSError:  # what may not be read may hold anything
+        return False
+
+
+def _holds_two(place: Path) -> bool:
+    with os.scandir(place) as entries:  # which may be many, and are not asked for more than their names
+        folders = (Path(entry) for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        classes = (path for path in folders if any(map(_is_image, path.iterdir())))
+        return len([*itertools.islice(classes, 2)]) == 2
 
 
 def folder(source: Source) -> Dataset:

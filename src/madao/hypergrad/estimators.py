@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ class Directional:
         slopes: ⟨q, ∇θ ℓ_b⟩ of every example.
         weights: Of every example in f.
         gradient: Of ⟨q, ∇θ f⟩ in the inputs.
-        losses: ℓ_b, a tensor for each term that was only scored, where they cost nothing; None for the others.
+        losses: ℓ_b, a tensor for each term that was only scored, of the same pass; None for the others.
     """
 
     slopes: Tensor
@@ -68,7 +68,7 @@ class Setting:
     plain: Vector | None = None
     ranks: Ranks = dataclasses.field(default_factory=Ranks)
 
-    def directional(self, q: Vector, second_order: SecondOrder) -> "Directional":
+    def directional(self, q: Vector, second_order: SecondOrder) -> Directional:
         """⟨q, ∇θ ℓ_b⟩ of every example, and the gradient of ⟨q, ∇θ f⟩ in the inputs."""
         slopes, weights, losses, gradient = [], [], [], vector.zeros_like(self.inputs)
         for (loss, weight), pathwise in zip(self.terms, self.pathwise, strict=True):
@@ -128,6 +128,8 @@ class Relaxed:
     over θ is kept.
     """
 
+    may_look_at_plain: ClassVar[bool] = False
+
     def gradient(self, setting: Setting, q: Vector, second_order: SecondOrder) -> Vector:
         """One directional derivative and its gradient."""
         found = setting.directional(q, second_order)
@@ -159,8 +161,8 @@ class Influence:
 
     @property
     def may_look_at_plain(self) -> bool:
-        """Whether `Problem.plain` is of use; a baseline of your own may look at it."""
-        return not isinstance(self.baseline, BatchMean | ClassMean | LeaveOneOut | NoBaseline | SameExample | SameLoss)
+        """Whether `Problem.plain` is of use; a baseline of your own may look at it, one that is made of ours too."""
+        return type(self.baseline) not in (BatchMean, ClassMean, LeaveOneOut, NoBaseline, SameExample, SameLoss)
 
     def gradient(self, setting: Setting, q: Vector, second_order: SecondOrder) -> Vector:
         """One directional derivative, its gradient, and the score."""

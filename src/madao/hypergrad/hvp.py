@@ -54,11 +54,9 @@ class SecondOrder(abc.ABC):
 
         return product
 
+    @abc.abstractmethod
     def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Tensor]:
         """ℓ and D_q ℓ, of ℓ's own shape, and no gradient."""
-        with torch.no_grad():
-            value = loss(detached(params), detached(inputs))
-        return value, self.directional(loss, params, direction, inputs)[0]
 
     def losses(self, loss: PureLoss, params: Vector, inputs: Vector) -> tuple[Tensor, Vector]:
         """ℓ, of its own shape, and the gradient of its mean in the inputs."""
@@ -141,14 +139,27 @@ class DoubleBackward(SecondOrder):
 
     def directional(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Vector]:
         """D_q ℓ as the derivative of ⟨Jᵀu, q⟩ in u, J the Jacobian of ℓ; at u = 1 that is the sum of D_q ℓ too."""
-        point, leaves = detached(params, requires_grad=True), detached(inputs, requires_grad=True)
+        value, slope, gradient = self._pulled(loss, params, direction, detached(inputs, requires_grad=True))
+        return slope, vector.scaled(gradient, 1 / value.numel())
+
+    def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Tensor]:
+        """The same, with ℓ and without its inputs' gradient."""
+        value, slope, _ = self._pulled(loss, params, direction, detached(inputs))
+        return value, slope
+
+    def _pulled(
+        self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector
+    ) -> tuple[Tensor, Tensor, Vector]:
+        """ℓ, D_q ℓ, and the gradient of its sum in the inputs that want one."""
+        point = detached(params, requires_grad=True)
         with torch.enable_grad():
-            value = loss(point, leaves)
+            value = loss(point, inputs)
             cotangent = torch.ones_like(value).requires_grad_()
             pulled = _gradient(value, point, (cotangent,), create_graph=True)
             along = vector.dot(pulled, detached(direction))
-            slope, *gradient = _gradient(along, (cotangent, *leaves))
-        return slope, vector.scaled(tuple(gradient), 1 / value.numel())
+            leaves = (cotangent, *(tensor for tensor in inputs if tensor.requires_grad))
+            slope, *gradient = _gradient(along, leaves)
+        return value.detach(), slope, tuple(gradient)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,6 +204,13 @@ class FiniteDifference(SecondOrder):
 
         slope, *gradient = self._central(value_and_gradient, detached(params), direction)
         return slope, tuple(gradient)
+
+    def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Tensor]:
+        """ℓ, and D_q ℓ by two more evaluations."""
+        point, fixed = detached(params), detached(inputs)
+        with torch.no_grad():
+            (slope,) = self._central(lambda at: (loss(at, fixed),), point, direction)
+            return loss(point, fixed), slope
 
     def _central(self, function: Operator, point: Vector, direction: Vector) -> Vector:
         length = float(vector.norm(direction))

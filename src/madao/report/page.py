@@ -129,11 +129,8 @@ def _warnings(run: Run) -> str:
             f"This run has not ended: {run.epochs} of {run.setting('epochs', '?')} epochs are over, and the test set "
             f"has not been seen. Go on with: madao train --out {shlex.quote(str(run.path))} --resume"
         )
-    if run.never_learned:
-        texts.append(
-            "The policy has not learned: no outer step was taken, and it is as it started. Raise --epochs, or lower "
-            "--outer.every or --batch_size."
-        )
+    if run.unlearned is not None:
+        texts.append(f"The policy is as it started: {run.unlearned}.")
     if run.missing:
         texts.append("Not in this run directory, or not readable: " + "; ".join(run.missing) + ".")
     return _warning(texts)
@@ -289,9 +286,9 @@ def _comparison(comparison: Comparison, number: int, charts: dict[str, Chart]) -
     if comparison.measure != "test error":
         how += " No run has a test error yet. A learned policy has been chosen by these images, which favours it."
     warnings = []
-    if unlearned := [str(run.path) for group in comparison.groups for run in group.runs if run.never_learned]:
+    if unlearned := [str(run.path) for group in comparison.groups for run in group.runs if run.unlearned is not None]:
         warnings.append(
-            "Policies that were to learn and took no outer step, so that no difference to others comes of learning: "
+            "Policies that were to learn and are as they started, so that no difference to others comes of learning: "
             f"{', '.join(unlearned)}."
         )
     if comparison.left_out:

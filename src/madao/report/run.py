@@ -107,9 +107,14 @@ class Run:
         return bool(self.setting("augment.method") == "madao")
 
     @property
-    def never_learned(self) -> bool:
-        """Whether it has ended with a policy that was to learn and is as it started, since no outer step was taken."""
-        return self.learns and bool(self.result) and last(self.metrics.get("outer_updates", ())) == 0
+    def unlearned(self) -> str | None:
+        """Why a policy that was to learn has ended as it started, and the remedy; None where it has not."""
+        if not self.learns or not self.result or last(self.metrics.get("outer_updates", ())) != 0:
+            return None
+        skipped = int(last(self.metrics.get("outer_skipped", ())) or 0)
+        if skipped:
+            return f"all {skipped} outer steps were skipped, as they could not be trusted: try a smaller --outer.scale"
+        return "no outer step was taken: raise --epochs, or lower --outer.every or --batch_size"
 
     def setting(self, name: str, default: Any = None) -> Any:
         """One setting by its dotted name."""

@@ -50,13 +50,13 @@ class Table:
         measure: `"test error"`, or `"validation error"` where the data has no test images.
         rows: The methods.
         magnitude: Of RandAugment, as it was chosen; None where it was not.
-        unlearned: Methods whose policy was to learn and took no outer step, with some seed.
+        unlearned: Why the policy of a cell that was to learn is as it started, by method and seed.
     """
 
     measure: str
     rows: Sequence[Row]
     magnitude: float | None = None
-    unlearned: Sequence[str] = ()
+    unlearned: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def missing(self) -> int:
@@ -122,7 +122,12 @@ def tabulate(
     }
     names = list(dict.fromkeys([*wanted, *cells]))
     rows = [_row(name, cells.get(name, {}), errors, wanted.get(name, ())) for name in names]
-    unlearned = [name for name in names if any(run.never_learned for run in cells.get(name, {}).values())]
+    unlearned = {
+        f"{name} {seed}": run.unlearned
+        for name in names
+        for seed, run in cells.get(name, {}).items()
+        if run.unlearned is not None
+    }
     return Table(key.replace("_", " "), rows, magnitude, unlearned)
 
 
@@ -161,7 +166,7 @@ def plain(table: Table) -> dict[str, Any]:
     return {
         "measure": table.measure,
         "magnitude": table.magnitude,
-        "unlearned": list(table.unlearned),
+        "unlearned": dict(table.unlearned),
         "rows": [
             {
                 "method": row.method,
@@ -218,11 +223,9 @@ def note(table: Table) -> str:
     if table.measure != "test error":
         favoured = " There are no test images: a policy that learns has been chosen by these, which favours it."
     unlearned = ""
-    if table.unlearned:
-        unlearned = (
-            f" {', '.join(table.unlearned)}: the policy took no outer step and is as it started, so that no difference "
-            "comes of learning; raise --epochs, or lower --outer.every or --batch_size."
-        )
+    for reason in dict.fromkeys(table.unlearned.values()):
+        which = ", ".join(name for name, each in table.unlearned.items() if each == reason)
+        unlearned += f" Of {which} the policy is as it started, and no difference comes of learning: {reason}."
     read = "Mean ± 95 % interval by Student's t; differences are paired by seed, below zero is better."
     return f"{read}{tuned}{favoured}{unlearned}"
 

@@ -264,19 +264,22 @@ class PolicyOptimizer:
         """Raise unless traced code has the reference's gradient on the first few images, in full precision."""
         few = tuple(tensor[:_CHECKED].clone() for tensor in tensors)
         state, autocast, solver = self.policy.get_extra_state(), self.autocast, self.solver
+        pathwise = self.pathwise_batch
 
         def gradient(hvp: SecondOrder | None) -> Vector:
             self.policy.set_extra_state(state)
             return self._estimated(hvp, asked, few).grads
 
         self.autocast = None
+        if pathwise is not None:
+            self.pathwise_batch = min(pathwise, max(len(few[0]) // 2, 1))  # so that some are only scored here too
         if isinstance(solver, GaussNewton):
             self.solver = dataclasses.replace(solver, steps=2)  # of few images more steps lead anywhere
         try:
             with full_precision():
                 check_traced(gradient(Traced()), lambda: gradient(self.hvp), original(self.model))
         finally:
-            self.autocast, self.solver = autocast, solver
+            self.autocast, self.solver, self.pathwise_batch = autocast, solver, pathwise
             self.policy.set_extra_state(state)
 
     def _update(self, gradients: Sequence[Tensor], norm: float) -> None:
@@ -346,10 +349,10 @@ class PolicyOptimizer:
             log_prob = functools.reduce(torch.add, [self.policy.effect_log_prob(draw, seen) for draw in draws])
         params = PureModel(self.model).params
         plain: tuple[Tensor, ...] | None = None
-        if isinstance(self.estimator, Influence) and self.estimator.may_look_at_plain:  # most baselines do not
+        if getattr(self.estimator, "may_look_at_plain", True):  # as one of your own may
             with torch.no_grad():
-                moved = [] if self.along is None else [self.along(self.policy, targets, None)]
-                plain = (inner_transform(floats), *moved)
+                unmoved = [] if self.along is None else [self.along(self.policy, targets, None)]
+                plain = (inner_transform(floats), *unmoved)
         passes = self._passes()
         fixed = targets if self.along is None else None
         curvature = None

@@ -21,6 +21,7 @@ from madao.data import (
     stratified,
 )
 from madao.data.decoding import why_not_on
+from madao.data.errors import NotThereError
 from madao.data.folder import holds_classes
 from madao.data.masks import looks_so
 from madao.data.split import lacks
@@ -114,10 +115,12 @@ def load_dataset(config: DataConfig) -> Dataset:
         return DATASETS[name](
             Source(Path(config.root or "data"), config.download, side, config.on_error, config.planted)
         )
-    except DataError as error:
-        photos = name not in ("folder", "masks") and config.root is not None and holds_classes(Path(config.root))
+    except NotThereError as error:
+        photos = config.root is not None and holds_classes(Path(config.root))
         hint = f"; {config.root} holds folders of images, on which --data.name folder trains" if photos else ""
         raise UserError(f"{error}{hint}") from None
+    except DataError as error:
+        raise UserError(str(error)) from None
 
 
 def _default_data(root: str | None) -> str:
