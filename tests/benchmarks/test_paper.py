@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -121,6 +122,27 @@ def test_the_best_setting_is_a_recipe_and_what_it_says_of_itself_is_in_the_recor
     }.items():
         assert f"{words}{cells(tables[0], title)[1].split()[0]}" in header
     assert "0.06" in header
+
+
+def test_the_readme_has_the_numbers_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = module(ROOT / "benchmarks" / "paper" / "ablations.py", monkeypatch)
+    methods = ["standard", "uniform", "trivialaugment", "randaugment", "autoaugment-cifar10", "madao", "same-loss"]
+    rows = [
+        [re.sub(r" \(.*\)|\*", "", cell).strip() for cell in line.split("|")[1:-1]]
+        for line in (ROOT / "README.md").read_text().splitlines()
+        if line.startswith(("| 60 epochs", "| 200 epochs", "| *learned* −"))
+    ]
+    assert [row[0] for row in rows] == ["60 epochs, six seeds", "learned −", "200 epochs, three seeds", "learned −"]
+    results = ROOT / "benchmarks" / "results"
+    for entry, errors, differences in zip(script.ENTRIES, rows[::2], rows[1::2], strict=True):
+        cells = entry.cells(results)
+        assert errors[1:] == [entry.told(method, cells).split(" [")[0] for method in methods]
+        names = {method: script.ROWS[method] for method in methods}
+        table = script.paired(entry, results, names, methods[:-1]).splitlines()
+        columns = {name.strip().removeprefix("− "): place for place, name in enumerate(table[0].split("|"))}
+        learned = next(line for line in table if line.startswith(f"| {names['same-loss']} |")).split("|")
+        told = [learned[columns[names[method]]].strip() if names[method] in columns else "–" for method in methods[:-1]]
+        assert differences[1:] == [*told, ""]
 
 
 def test_differences_are_those_of_seeds_that_both_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
