@@ -195,7 +195,7 @@ def paper_table(
     for entry in entries:
         # What the paper has of a whole schedule says nothing of a shorter one.
         cells, paper = entry.cells(results), paper_numbers(recipe_path(entry.recipe)) if entry.epochs is None else {}
-        row = [entry.name if entry.epochs is None else f"{entry.recipe}, {entry.epochs} epochs"]
+        row = [entry.recipe if entry.epochs is None else f"{entry.recipe}, {entry.epochs} epochs"]
         for method in columns:
             theirs = paper.get((names or {}).get(method, method))
             there = entry.told(method, cells)
