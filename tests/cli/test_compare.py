@@ -196,7 +196,10 @@ def test_it_says_what_will_be_trained(
 def test_other_settings_are_refused(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = fails(compare(trained, "--methods", "uniform", "--epochs", "2"), capsys)  # also of what is not there yet
     assert "the comparison in" in message
-    assert "was started with epochs = 1, not 2" in message
+    assert "was started with --epochs 1, not --epochs 2; cells are only compared where they share it" in message
+    assert "was started with --data.size by default, not --data.size 9" in fails(
+        compare(trained, "--methods", "uniform", "--data.size", "9"), capsys
+    )
     assert "choose another --out" in message
     message = fails(compare(trained.parent, "--methods", "standard"), capsys)
     assert "holds no comparison" in message
@@ -290,11 +293,17 @@ def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pyte
 
 
 def test_what_fails_everywhere_is_given_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--methods", "standard,uniform", "--data.root", "nowhere", "--data.name", "folder"]
+    arguments = ["--methods", "standard,uniform", "--model.name", "resnet19"]
     assert main(compare(tmp_path / "out", *arguments)) == 2
     printed = capsys.readouterr()
-    assert printed.err.count("failed: there is no folder nowhere") == 2
-    assert "6 cells are missing; standard 0, uniform 0: there is no folder" in printed.err
+    assert printed.err.count("failed: unknown model 'resnet19'") == 2
+    assert "6 cells are missing; standard 0, uniform 0: unknown model" in printed.err
+
+
+def test_a_wrong_folder_is_told_once_and_leaves_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--methods", "standard,uniform", "--data.root", "nowhere", "--data.name", "folder"]
+    assert fails(compare(tmp_path / "out", *arguments), capsys).startswith("madao: there is no folder nowhere;")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
@@ -315,7 +324,9 @@ def test_it_goes_on_after_ctrl_c_and_after_a_kill(tmp_path: Path) -> None:
 
     stopped = interrupted(signal.SIGINT, 2)
     assert stopped.returncode == 130, stopped.stderr
-    assert stopped.stderr.strip() == "madao: stopped, checkpoints are written; run the same command to go on"
+    said = stopped.stderr.strip().splitlines()
+    assert said[0] == "stopping, after every training's step and checkpoint; Ctrl-C again stops at once"
+    assert said[-1] == "madao: stopped, checkpoints are written; run the same command to go on"
     first = reached(out)
     assert 2 <= first < 40
     killed = interrupted(signal.SIGKILL, first + 2)

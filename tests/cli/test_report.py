@@ -47,6 +47,8 @@ def test_several_runs_in_any_order_of_arguments(
     assert main(["report", "runs/0", "runs/1"]) == 0
     assert {path.stem for path in (tmp_path / "report-figures").iterdir()} == {"validation-1"}
     assert "wrote report.html" in capsys.readouterr().out
+    assert main(["report", "runs", "--figures", "False"]) == 0
+    assert "wrote runs/report.html" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,8 @@ def test_a_policy_that_will_not_learn_is_said_before_and_after(
     assert f"there is no checkpoint in {tmp_path / 'run'}: a new run begins" in printed
     assert "the policy learns in none, and will stay as it starts: raise --epochs, or lower --outer.every" in printed
     assert "favours" not in printed
-    assert "the policy has learned next to nothing" in printed
+    assert "\nthe policy is as it started: no outer step was taken: raise --epochs" in printed
+    assert "take it away" not in printed
     assert main(["train", "--resume", "--out", str(tmp_path / "run")]) == 0
     assert "there is no checkpoint" not in capsys.readouterr().out
 
@@ -183,6 +184,7 @@ def test_unknown_names_suggest_the_nearest(tmp_path: Path, capsys: pytest.Captur
         (["train", "--augment.without", "[Rotat]"], "did you mean 'Rotate'?"),
         (["trian"], "unknown command 'trian'; did you mean 'train'?"),
         (["evaluate", "--rn", "x"], "unknown option '--rn'; did you mean '--run'?"),
+        (["train", "--epoch", "3"], "unknown option '--epoch'; did you mean '--epochs'?"),
         (["recipes", "svhn"], "did you mean 'svhn-wrn-28-2'?"),
         (["recipes", "svhn-wrn-28-2", "cifar10-wrn-28-2"], "one name is expected, got 2"),
     ):
@@ -349,10 +351,23 @@ def interrupted(*_: object) -> None:
 
 def test_all_alike_by_choice_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["train", "--out", str(tmp_path / "run"), *QUICK, "--outer.learn", "strength"]
+    arguments += ["--outer.every", "2", "--outer.warmup", "0"]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert "the policy chooses all alike, as asked, and has learned how often and how strongly" in printed
     assert "next to nothing" not in printed
+
+
+def test_a_run_to_resume_has_to_be_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = fails(["train", "--resume"], capsys)
+    assert message == "madao: which run is to be resumed? name its folder by --out"
+    assert main(["train", *QUICK, "--out", "runs/photos"]) == 0
+    capsys.readouterr()
+    assert fails(["train", "--resume"], capsys).endswith("by --out; there are runs/photos")
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["photos"]
 
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -361,8 +376,11 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     for option in ("--data.root", "--outer.estimator", "--recipe", "--resume", "--precision"):
         assert option in printed
     assert "Inner steps between two outer steps" in printed
-    assert main([]) == 0
-    assert "usage: madao COMMAND" in capsys.readouterr().out
+    for arguments in ([], ["help"]):
+        assert main(arguments) == 0
+        assert "usage: madao COMMAND" in capsys.readouterr().out
+    assert main(["help", "recipes"]) == 0
+    assert "usage: madao recipes" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["--epochs", "3", "--help"], ["--help", "--epochs", "3"]])

@@ -108,6 +108,16 @@ def test_a_seed_that_ran_twice_counts_once(tmp_path: Path) -> None:
     ((_, mean, _),) = found.rows()
     assert mean.count == 2
     assert mean.mean == pytest.approx(0.04)
+    (curve,) = comparison_charts(found, 1)[0].panels[0].series
+    assert curve.y[-1] == pytest.approx(0.04 * (1 + 3 * math.exp(-3)))
+    # Of 0.03 and 0.05: t for 97.5 % and one degree of freedom is 12.7062, the error of the mean 0.01.
+    assert curve.high is not None
+    assert curve.high[-1] == pytest.approx((0.04 + 0.127062) * (1 + 3 * math.exp(-3)), rel=1e-5)
+
+
+def test_one_seed_says_little(tmp_path: Path) -> None:
+    (found,) = compare(runs(tmp_path, ("standard", 0, 0.02), ("uniform", 0, 0.04)))
+    assert comparison_charts(found, 1)[1].caption.endswith("however far apart they lie; one seed says little.")
 
 
 def test_other_images_are_another_problem(tmp_path: Path) -> None:
@@ -164,5 +174,6 @@ def test_curves_have_bands_where_there_are_seeds(tmp_path: Path) -> None:
     assert curves.panels[0].y_range == pytest.approx((0, 1.1 * standard.y[0]))  # type: ignore[operator]
     assert madao.low is not None
     assert all(value is not None and value >= 0 for value in madao.low)
+    assert "of 2 seeds this happens by chance once in 4." in paired.caption
     assert paired.ticks == ["standard", "uniform", "madao"]
     assert [list(series.y) for series in paired.panels[0].series] == [[0.05, None, 0.02], [0.05, 0.04, 0.03]]

@@ -164,6 +164,8 @@ def test_several_runs_are_compared_and_each_unfolds(browser: Browser, several: P
     table = page.evaluate("document.querySelector('#comparison-1 table').innerText")
     assert re.search(r"madao\t3\.30 ± 0\.75\t−3\.30 ± 0\.75 \(3 seeds\)\t0\.003\t0, 1, 2", table), table
     assert page.evaluate("document.querySelectorAll('#comparison-1 .band').length") == 3
+    lead = page.evaluate("document.querySelector('#comparison-1 .lead').innerText")
+    assert lead.startswith("madao, seed 0: the policy prefers Rotate by "), lead
     page.click("body > details:nth-of-type(3) > summary")
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     assert {"3-selection", "3-loss"} <= set(figures(page))
@@ -312,6 +314,7 @@ def test_a_policy_that_took_no_outer_step_is_not_praised(tmp_path: Path) -> None
         text = write_report(runs, tmp_path / "report.html", figures=False)[0].read_text()
         assert (alone in text) == is_told
         assert (apart in text) == (is_told and len(runs) > 1)
+        assert ("madao: the policy prefers" in text) == (not is_told)  # beside others
 
 
 def test_the_page_asks_for_nothing_from_outside(one: Path) -> None:

@@ -36,7 +36,7 @@ def handlers() -> list[object]:
 @pytest.mark.parametrize("number", BOTH)
 def test_the_first_signal_is_a_request_and_nothing_else(number: signal.Signals, terminations: list[int]) -> None:
     reached = False
-    with stop_requests() as request:
+    with stop_requests("this") as request:
         assert request.number is None
         signal.raise_signal(number)
         assert request.number == number
@@ -45,10 +45,17 @@ def test_the_first_signal_is_a_request_and_nothing_else(number: signal.Signals, 
     assert terminations == []
 
 
+def test_ctrl_c_is_answered_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+    for number, said in ((signal.SIGTERM, ""), (signal.SIGINT, "\nstopping, after this; Ctrl-C again stops at once\n")):
+        with stop_requests("this"):
+            signal.raise_signal(number)
+        assert capfd.readouterr().err == said
+
+
 @pytest.mark.parametrize("came", [None, *BOTH])
 def test_handlers_are_as_before_afterwards(came: signal.Signals | None) -> None:
     before = handlers()
-    with stop_requests():
+    with stop_requests("this"):
         assert not set(map(id, handlers())) & set(map(id, before))
         if came is not None:
             signal.raise_signal(came)
@@ -57,7 +64,7 @@ def test_handlers_are_as_before_afterwards(came: signal.Signals | None) -> None:
 
 def test_handlers_are_as_before_after_an_error() -> None:
     before = handlers()
-    with pytest.raises(ZeroDivisionError), stop_requests():
+    with pytest.raises(ZeroDivisionError), stop_requests("this"):
         _ = 1 / 0
     assert handlers() == before
 
@@ -65,7 +72,7 @@ def test_handlers_are_as_before_after_an_error() -> None:
 @pytest.mark.parametrize("first", BOTH)
 def test_a_second_interrupt_acts_at_once(first: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     before = handlers()
-    with stop_requests() as request:
+    with stop_requests("this") as request:
         signal.raise_signal(first)
         signal.raise_signal(signal.SIGINT)  # so soon after it is the same one
         monkeypatch.setattr(interrupt, "_ONCE", -1.0)
@@ -79,7 +86,7 @@ def test_a_second_interrupt_acts_at_once(first: signal.Signals, monkeypatch: pyt
 def test_a_second_termination_acts_at_once(
     first: signal.Signals, terminations: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with stop_requests() as request:
+    with stop_requests("this") as request:
         signal.raise_signal(first)
         monkeypatch.setattr(interrupt, "_ONCE", -1.0)
         assert terminations == []
@@ -90,7 +97,7 @@ def test_a_second_termination_acts_at_once(
 
 def test_a_later_run_is_asked_anew(terminations: list[int]) -> None:
     for number in (*BOTH, *BOTH):
-        with stop_requests() as request:
+        with stop_requests("this") as request:
             assert request.number is None
             signal.raise_signal(number)
             assert request.number == number
@@ -103,7 +110,7 @@ def test_a_thread_has_a_request_that_is_never_made(terminations: list[int]) -> N
     inside, done = threading.Event(), threading.Event()
 
     def work() -> None:
-        with stop_requests() as request:
+        with stop_requests("this") as request:
             requests.append(request)
             inside.set()
             done.wait(10)

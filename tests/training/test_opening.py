@@ -1,11 +1,13 @@
 """What a run says before it starts of a policy that can hardly learn."""
 
+import dataclasses
 import signal
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from madao.training import several
 from madao.training.config import ModelConfig, OuterConfig
@@ -34,6 +36,18 @@ def test_one_of_a_thing_and_several(tmp_path: Path) -> None:
     assert last(1200, 32).endswith(": 1,200 epochs of 3 steps")
 
 
+def test_few_validation_images_are_warned_of(tmp_path: Path) -> None:
+    def said(method: str, count: int) -> str:
+        given = splits()
+        assert given.validation is not None
+        few = dataclasses.replace(given, validation=given.validation.subset(torch.arange(count) % 30))
+        return "\n".join(opening(Trainer(settings(tmp_path / f"{method}-{count}", method), few)))
+
+    assert "the policy learns from 30 validation images, which is few, and each is 3.3 points" in said("madao", 30)
+    assert "validation images" not in said("madao", 60)
+    assert "validation images" not in said("uniform", 30)
+
+
 @pytest.mark.parametrize(
     ("model", "side", "told"),
     [("wrn-10-1", 72, "a step takes 5 × the time and memory"), ("wrn-10-1", 32, None), ("resnet18", 72, None)],
@@ -59,6 +73,8 @@ def test_each_of_several_trainings_is_warned_of(
     monkeypatch.setattr(several, "warning", lambda _: "it learns in none")
     monkeypatch.setattr(several, "_stop_with_parent", lambda: None)
     monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
+    monkeypatch.setattr(several, "opening", lambda _: ["digits", "it learns in none"])
     channel: Connection = Pipe()[1]
-    several._train(settings(tmp_path / "run"), "madao 0", 1, channel)
-    assert capsys.readouterr().out.splitlines() == ["madao 0: it learns in none", "trains"]
+    for first, said in ((True, ["digits", "it learns in none"]), (False, ["madao 0: it learns in none"])):
+        several._train(settings(tmp_path / "run"), "madao 0", 1, channel, first)
+        assert capsys.readouterr().out.splitlines() == [*said, "trains"]

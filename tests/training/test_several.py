@@ -24,7 +24,7 @@ def cell(folder: Path, name: str = "one", then: Any = None) -> Cell:
     return Cell(name, TrainConfig(out=str(folder / name), resume=True), then)
 
 
-def _trains(config: TrainConfig, name: str, jobs: int, channel: Connection) -> None:
+def _trains(config: TrainConfig, name: str, jobs: int, channel: Connection, first: bool = False) -> None:
     """A cell that writes its checkpoint half a second after it is told to stop, and dies at once when told again."""
     told = time.monotonic()
 
@@ -154,6 +154,20 @@ def test_what_is_asked_for_is_taken_when_it_can_start(tmp_path: Path, monkeypatc
     assert max(running) < 2
 
 
-def _fails(config: TrainConfig, name: str, jobs: int, channel: Connection) -> None:
+def test_the_first_cell_says_what_all_are_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(several, "_train", _tells)
+    cells = Several(1)
+    for name in "ab":
+        cells.add(cell(tmp_path, name))
+    cells.run()
+    assert cells.problems == {"a": "True", "b": "False"}
+
+
+def _tells(config: TrainConfig, name: str, jobs: int, channel: Connection, first: bool) -> None:
+    channel.send(str(first))
+    sys.exit(2)
+
+
+def _fails(config: TrainConfig, name: str, jobs: int, channel: Connection, first: bool) -> None:
     channel.send(name)
     sys.exit(2)

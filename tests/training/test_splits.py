@@ -75,10 +75,8 @@ def test_photos_in_the_place_of_a_named_data_set_are_seen(
         (tmp_path / file).touch()
     with pytest.raises(UserError, match=f"found no complete {name}") as caught:
         load_splits(DataConfig(name=name, root=str(tmp_path)))
-    assert (
-        str(caught.value).endswith(f"; {tmp_path} holds folders of images, on which --data.name folder trains")
-        == hinted
-    )
+    hint = f"; to train on the folders of images in {tmp_path} leave out --recipe and --data.name"
+    assert str(caught.value).endswith(hint) == hinted
 
 
 def test_what_may_not_be_read_holds_no_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
+        if arguments[:1] == ["help"]:  # madao help train: madao train --help
+            arguments = [*arguments[1:2], "--help"]
         if not arguments or arguments[0] in ("-h", "--help"):
             print(_overview())
             return 0

@@ -116,6 +116,7 @@ def _check(plan: Plan) -> None:
     if saved is None:
         if folder.exists() and not (folder.is_dir() and {path.name for path in folder.iterdir()} <= {"lock"}):
             raise UserError(f"{folder} exists and holds no comparison; choose another --out")
+        load_dataset(plan.base.data)  # a wrong folder is told once, and before there is a folder of cells
         tested: list[DataConfig] = []  # most methods share their images, which may take a while to list
         for name, config in unjudged.items():
             if config.data not in tested and load_dataset(config.data).test is None:
@@ -126,13 +127,17 @@ def _check(plan: Plan) -> None:
     if difference is not None:
         key, before, now = difference
         raise UserError(
-            f"the comparison in {folder} was started with {key} = {before!r}, not {now!r}; cells are only compared "
-            f"where they share it: leave out --{key}, choose another --out, or make it a variant"
+            f"the comparison in {folder} was started with {_told(key, before)}, not {_told(key, now)}; cells are only "
+            "compared where they share it: choose another --out, make it a variant, or go back to what it was"
         )
     for method in plan.methods:
         for seed in plan.seeds if method != TUNED else ():
             config = plan.cell(method, seed)
             RunDirectory(Path(str(config.out))).check(config)
+
+
+def _told(key: str, value: Any) -> str:
+    return f"--{key} by default" if value is None else f"--{key} {value}"
 
 
 def _check_without_validation(name: str, config: TrainConfig, trials: int) -> None:

@@ -5,7 +5,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jsonargparse
 
@@ -13,7 +13,10 @@ from madao.training.errors import UserError
 
 
 class Parser(jsonargparse.ArgumentParser):
-    """jsonargparse, whose errors become `UserError`s that name the nearest known option."""
+    """jsonargparse, whose errors become `UserError`s that name the nearest known option; options are spelt out."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **{"allow_abbrev": False, **keywords})
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise what went wrong as one line."""

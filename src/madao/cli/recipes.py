@@ -30,12 +30,15 @@ def recipes(show: str | None = None) -> None:
         print(recipe_path(show).read_text(), end="")
         return
     table = Table("recipe", *METHODS, title="Test error in the paper, %", title_justify="left", box=None)
+    own = []
     for path in sorted(FOLDER.glob("*.yaml")):
-        numbers = paper_numbers(path)
-        table.add_row(path.stem, *(numbers.get(method, "–") for method in METHODS))
-    console = Console(highlight=False)
+        if numbers := paper_numbers(path):
+            table.add_row(path.stem, *(numbers.get(method, "–") for method in METHODS))
+        else:
+            own.append(f"  {path.stem}: {path.read_text().splitlines()[0].removeprefix('# ')}")
+    console = Console(highlight=False, soft_wrap=True)
     console.print(table)
-    console.print("–: not in the paper", markup=False)
+    console.print("\n".join(["–: not in the paper. Nor are these:", *own]), markup=False)
     console.print(
         "\nrun one: madao train --recipe NAME --data.root FOLDER [--augment.method randaugment]", markup=False
     )

@@ -28,7 +28,7 @@ def report(runs: list[str], out: str | None = None, figures: bool = True) -> Non
 
     Args:
         runs: Run directories, or folders of run directories.
-        out: The HTML file. By default report.html in the run directory; of several runs, in the current one.
+        out: The HTML file. By default report.html in the folder that is named; of several, in the current one.
         figures: Also write the figures as files.
     """
     started = time.monotonic()
@@ -43,7 +43,7 @@ def report(runs: list[str], out: str | None = None, figures: bool = True) -> Non
         raise UserError(str(error)) from None
     if not found:
         raise UserError(problems[0])
-    target = Path(out) if out is not None else (found[0].path if len(found) == 1 else Path()) / "report.html"
+    target = Path(out) if out is not None else (Path(runs[0]) if len(runs) == 1 else Path()) / "report.html"
     if target.is_dir():
         raise UserError(f"{target} is a folder; give the name of an HTML file with --out")
     written = write_report(found, target, figures, problems)

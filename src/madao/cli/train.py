@@ -48,7 +48,9 @@ def command(arguments: list[str]) -> None:
             raise UserError(f"process {ranks.rank} of {ranks.world}: {error}") from None
         raise SystemExit(error.exit_code if isinstance(error, Interrupted) else 2) from None  # the first one says it
     if Ranks.current().first:
-        lines = summary(result, config.outer.learn == "strength")
+        from madao.report.run import read_run  # which takes a while to import
+
+        lines = summary(result, config.outer.learn == "strength", read_run(Path(result.out)).unlearned)
         if (nothing := warning(trainer)) is not None:
             lines.insert(1, nothing)
         print("\n".join(lines), flush=True)
@@ -105,15 +107,21 @@ def _resumed(arguments: list[str]) -> list[str]:
     """With the settings of the run that is resumed in front, so that they need not be said again."""
     values = dict(itertools.pairwise(arguments))
     values |= dict(argument.split("=", 1) for argument in arguments if argument.startswith("--") and "=" in argument)
-    if values.get("--resume", "").lower() != "true" or "--out" not in values:
+    if values.get("--resume", "").lower() != "true":
         return arguments
-    saved = Path(values["--out"]) / "config.yaml"
-    if saved.is_file():
+    saved = Path(values["--out"]) / "config.yaml" if "--out" in values else None
+    if saved is not None and saved.is_file():
         return ["--config", str(saved), *arguments]
     given = {argument[2:].split("=")[0] for argument in arguments if argument.startswith("--")}
     if given <= FREE - {"data.root"}:  # a job that says what to train may be begun and gone on with by one command
-        raise UserError(_no_run(saved.parent))
+        raise UserError(_which_run() if saved is None else _no_run(saved.parent))
     return arguments
+
+
+def _which_run() -> str:
+    known = [str(path.parent) for path in sorted(Path("runs").glob("*/config.yaml"))]
+    there = f"; there are {', '.join(known)}" if known else ""
+    return f"which run is to be resumed? name its folder by --out{there}"
 
 
 def _no_run(out: Path) -> str:
@@ -122,19 +130,22 @@ def _no_run(out: Path) -> str:
     return f"there is no run to resume in {nearest(str(out), beside) if beside else repr(str(out))}; {remedy}"
 
 
-def summary(result: Result, alike_by_choice: bool = False) -> list[str]:
+def summary(result: Result, alike_by_choice: bool = False, unlearned: str | None = None) -> list[str]:
     """The last lines: the result, and what to do next.
 
     Args:
         result: Of the run.
         alike_by_choice: Whether which operations are chosen was not to be learned.
+        unlearned: Why the policy is as it started, where it was to learn.
     """
     measured = {"test": result.test_error, "validation": result.validation_error}
     known = {split: error for split, error in measured.items() if error is not None}
     errors = ", ".join(f"{split} {result.error} {100 * error:.2f} %" for split, error in known.items())
     lacking = "; there is no test set" if result.test_error is None else ""
     lines = [f"{errors or 'trained, and nothing measured'} (epoch {result.epoch}{lacking})"]
-    if result.policy and alike_by_choice:
+    if unlearned is not None:
+        lines.append(f"the policy is as it started: {unlearned}")
+    elif result.policy and alike_by_choice:
         lines.append("the policy chooses all alike, as asked, and has learned how often and how strongly")
     elif result.policy and not preferred(result.policy.values()):
         lines.append(f"the policy has learned next to nothing of what to prefer: it chooses {result.favoured(2)}, …")
@@ -142,7 +153,7 @@ def summary(result: Result, alike_by_choice: bool = False) -> list[str]:
         lines.append(f"the policy chooses {result.favoured(4)}, …")
     out = shlex.quote(result.out)
     lines.append(f"look at it:    madao report {out}")
-    if result.policy:
+    if result.policy and unlearned is None:
         lines.append(f"take it away:  madao export {out} --to torchvision")
     if known:
         split = "" if "test" in known else " --split validation"

@@ -98,18 +98,19 @@ _ERRORS = {
 def learning_charts(run: Run) -> list[Chart]:
     """Loss and error of training, validation and test."""
     metrics, epochs = run.metrics, _column(run.metrics, "epoch")
+    cross = "" if run.result.get("test_error") is None else " The cross is the test set, seen once at the end."
     charts = []
     for key, title, caption in (
         (
             "loss",
             "Loss",
             "Training loss is measured while learning, on augmented images; validation loss on images as they are, "
-            "so the two do not lie on one scale. The cross is the test set, seen once at the end.",
+            f"so the two do not lie on one scale.{cross}",
         ),
         (
             "error",
             run.error[0].upper() + run.error[1:],
-            _ERRORS.get(run.error, _ERRORS["error"]) + " The cross is the test set, seen once at the end.",
+            _ERRORS.get(run.error, _ERRORS["error"]) + cross,
         ),
     ):
         series = [

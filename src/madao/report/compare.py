@@ -173,7 +173,7 @@ def comparison_charts(comparison: Comparison, number: int) -> list[Chart]:
                 f"{comparison.measure.capitalize()}, seed by seed",
                 "Each line is a seed, through the methods: the same images set aside, the same first weights. "
                 "Where all lines fall from one method to the next, that speaks for the next, however far apart they "
-                "lie; of n seeds this happens by chance once in 2ⁿ.",
+                f"lie; {_by_chance(len(seeds))}.",
                 [Panel(paired)],
                 x_label="method",
                 y_label=comparison.measure,
@@ -184,14 +184,16 @@ def comparison_charts(comparison: Comparison, number: int) -> list[Chart]:
     return charts
 
 
+def _by_chance(seeds: int) -> str:
+    return f"of {seeds} seeds this happens by chance once in {2**seeds}" if seeds > 1 else "one seed says little"
+
+
 def _mean_curve(group: Group) -> tuple[list[float], list[float | None], list[float | None], list[float | None]]:
-    by_epoch: dict[float, list[float]] = {}
-    for run in group.runs:
-        for epoch, error in _evaluations(run).items():
-            by_epoch.setdefault(epoch, []).append(error)
+    curves = [_evaluations(run) for run in group.runs]
     # Only where every run has a point: a mean would jump where one ends.
-    epochs = [epoch for epoch in sorted(by_epoch) if len(by_epoch[epoch]) == len(group.runs)]
-    found = [interval(by_epoch[epoch]) for epoch in epochs]
+    epochs = sorted(set.intersection(*(set(curve) for curve in curves)))
+    each_seed = (dataclasses.replace(group, errors=[curve[epoch] for curve in curves]).by_seed() for epoch in epochs)
+    found = [interval([*errors.values()]) for errors in each_seed]
     widths = [each.half_width for each in found]
     # An error lies between 0 and 1, also where the interval of two seeds does not.
     low = [None if width is None else max(each.mean - width, 0.0) for each, width in zip(found, widths, strict=True)]
@@ -250,7 +252,7 @@ def _data(run: Run) -> str:
 
 
 def _model(run: Run) -> str:
-    return str(run.setting("model.name") or "default model")
+    return str(run.setting("model.name") or run.environment.get("model") or "default model")
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:

@@ -1,22 +1,22 @@
 """The page: one HTML file that opens anywhere, without a server and without the network."""
 
-import collections
 import dataclasses
-import html
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import resources
 
 import yaml
 
 from madao.policy import PolicySpec
 from madao.policy.words import sentence, strength
+from madao.report.beside import comparison_section, runs_that_stand_alone
 from madao.report.chart import Chart
 from madao.report.charts import cost_charts, health_charts, learning_charts, policy_charts
-from madao.report.compare import Comparison, Interval, comparison_charts
+from madao.report.compare import Comparison
 from madao.report.gallery import Gallery, Row, Tile, gallery
 from madao.report.laws import heat_map
+from madao.report.pieces import escaped, figures, warnings
 from madao.report.run import Run, last
 
 # Scripts and styles of the file itself, images in the file itself, and no request to anywhere.
@@ -34,20 +34,20 @@ class Page:
 def page(runs: Sequence[Run], comparisons: Sequence[Comparison], left_out: Sequence[str] = ()) -> Page:
     """One run in full; of several, the comparison first and each run folded."""
     charts: dict[str, Chart] = {}
-    body = [_comparison(each, number, charts) for number, each in enumerate(comparisons, 1)]
+    body = [comparison_section(each, number, charts) for number, each in enumerate(comparisons, 1)]
     if len(runs) == 1:
         title = f"madao: {runs[0].name}"
-        body.append(_warning(left_out) + _run(runs[0], "", charts))
+        body.append(warnings(left_out) + _run(runs[0], "", charts))
     else:
         title = f"madao: {len(runs)} runs"
-        body.insert(0, f"<h1>{len(runs)} runs</h1>" + _warning(left_out) + _runs_that_stand_alone(runs, comparisons))
+        body.insert(0, f"<h1>{len(runs)} runs</h1>" + warnings(left_out) + runs_that_stand_alone(runs, comparisons))
         body.append("<h2>Each run</h2>")
         for number, run in enumerate(runs, 1):
-            about = f"{_e(run.path)}: {_e(run.method)}, seed {_e(run.setting('seed', '?'))}, {_e(_outcome(run))}"
-            body.append(f"<details><summary>{about}</summary>{_run(run, f'{number}-', charts)}</details>")
+            about = f"{run.path}: {run.method}, seed {run.setting('seed', '?')}, {_outcome(run)}"
+            body.append(f"<details><summary>{escaped(about)}</summary>{_run(run, f'{number}-', charts)}</details>")
     data = json.dumps({place: chart.plain() for place, chart in charts.items()}, ensure_ascii=False, allow_nan=False)
     text = _TEMPLATE.format(
-        title=_e(title),
+        title=escaped(title),
         policy=_POLICY,
         style=_asset("page.css"),
         body="\n".join(body),
@@ -83,24 +83,24 @@ _TEMPLATE = """<!doctype html>
 def _run(run: Run, prefix: str, charts: dict[str, Chart]) -> str:
     parts = [_head(run, "h2" if prefix else "h1")]
     sections: list[tuple[str, str, str]] = []
-    moving = _figures(policy_charts(run), prefix, charts)
+    moving = figures(policy_charts(run), prefix, charts)
     if run.policy is not None or moving:
         table = "" if run.policy is None else heat_map(run.policy, run.samples) + _policy_table(run.policy)
         sections.append(("policy", "The policy", table + moving))
     if run.policy is not None and run.samples is not None:
         shown = _gallery(gallery(run.policy, run.samples, run.labels), learned=run.trajectory is not None)
         sections.append(("gallery", "What it does to images", shown))
-    sections.append(("learning", "Loss and error", _figures(learning_charts(run), prefix, charts)))
-    health = _figures(health_charts(run), prefix, charts)
+    sections.append(("learning", "Loss and error", figures(learning_charts(run), prefix, charts)))
+    health = figures(health_charts(run), prefix, charts)
     if health:
         sections.append(("health", "Can the gradient be trusted?", _steps_taken(run) + health))
-    cost = _figures(cost_charts(run), prefix, charts)
+    cost = figures(cost_charts(run), prefix, charts)
     if cost:
         sections.append(("cost", "What it cost", _cost(run) + cost))
     sections.append(("settings", "Settings", _settings(run)))
-    links = "".join(f'<a href="#{prefix}{key}">{_e(title)}</a>' for key, title, _ in sections)
+    links = "".join(f'<a href="#{prefix}{key}">{escaped(title)}</a>' for key, title, _ in sections)
     parts.append(f"<nav>{links}</nav>")
-    parts += [f'<section id="{prefix}{key}"><h2>{_e(title)}</h2>{text}</section>' for key, title, text in sections]
+    parts += [f'<section id="{prefix}{key}"><h2>{escaped(title)}</h2>{text}</section>' for key, title, text in sections]
     return "\n".join(parts)
 
 
@@ -112,14 +112,14 @@ def _head(run: Run, heading: str) -> str:
         "epochs": f"{run.epochs} of {run.setting('epochs', '?')}",
         "augmentation": run.method,
         "data": run.setting("data.name") or run.setting("data.root") or "digits",
-        "model": run.setting("model.name") or "default",
+        "model": run.setting("model.name") or run.environment.get("model", "default"),
         "seed": run.setting("seed", "?"),
         "device": run.environment.get("device", "?"),
     }
-    cells = "".join(f"<div><dt>{_e(name)}</dt><dd>{_e(value)}</dd></div>" for name, value in facts.items())
+    cells = "".join(f"<div><dt>{escaped(name)}</dt><dd>{escaped(value)}</dd></div>" for name, value in facts.items())
     who = "The policy" if run.policy is None else _shared(run.policy) or "The policy"
-    lead = f'<p class="lead">{who} {_e(sentence(run.policy))}.</p>' if run.policy is not None else ""
-    return f"<{heading}>{_e(run.name)}</{heading}>{lead}{_warnings(run)}<dl class='facts'>{cells}</dl>"
+    lead = f'<p class="lead">{who} {escaped(sentence(run.policy))}.</p>' if run.policy is not None else ""
+    return f"<{heading}>{escaped(run.name)}</{heading}>{lead}{_warnings(run)}<dl class='facts'>{cells}</dl>"
 
 
 def _warnings(run: Run) -> str:
@@ -133,11 +133,7 @@ def _warnings(run: Run) -> str:
         texts.append(f"The policy is as it started: {run.unlearned}.")
     if run.missing:
         texts.append("Not in this run directory, or not readable: " + "; ".join(run.missing) + ".")
-    return _warning(texts)
-
-
-def _warning(texts: Sequence[str]) -> str:
-    return "".join(f'<p class="warning">{_e(text)}</p>' for text in texts)
+    return warnings(texts)
 
 
 def _policy_table(policy: PolicySpec) -> str:
@@ -156,9 +152,9 @@ def _policy_table(policy: PolicySpec) -> str:
             cells.append(
                 f'<td class="share" style="--part: {part:.1f}%">{100 * entry.selection:.1f} %</td>'
                 f"<td>{100 * entry.application:.0f} %</td>"
-                f"<td>{_e(strength(operation, entry.magnitude, policy.variation))}</td>"
+                f"<td>{escaped(strength(operation, entry.magnitude, policy.variation))}</td>"
             )
-        rows.append(f"<tr><td>{_e(operation.name)}</td>{''.join(cells)}</tr>")
+        rows.append(f"<tr><td>{escaped(operation.name)}</td>{''.join(cells)}</tr>")
     return (
         f"{f'<h3>{_shared(policy)}</h3>' if _shared(policy) else ''}<p>For each image, each stage draws one "
         f"operation and then applies it or not. Equal shares would be {100 / len(shares):.1f} % each.</p>"
@@ -186,7 +182,7 @@ def _gallery(shown: Gallery, learned: bool) -> str:
         opened = " open" if number == 0 else ""
         blocks.append(f"<details{opened}><summary>Stage {number + 1}, operation by operation</summary>{grid}</details>")
     draws = "".join(
-        f"<div>{_image(tile)}<span>{_e(tile.caption)}</span></div>" for row in shown.draws for tile in row.tiles
+        f"<div>{_image(tile)}<span>{escaped(tile.caption)}</span></div>" for row in shown.draws for tile in row.tiles
     )
     count = len(shown.draws[0].tiles)
     whole = f'<div class="gallery by-draw{sharp}" style="--columns: {count}">{draws}</div>'
@@ -201,12 +197,12 @@ def _gallery(shown: Gallery, learned: bool) -> str:
 
 
 def _gallery_row(row: Row) -> str:
-    label = f'<div class="label"><b>{_e(row.heading)}</b>{_e(row.note)}</div>'
+    label = f'<div class="label"><b>{escaped(row.heading)}</b>{escaped(row.note)}</div>'
     return label + "".join(_image(tile) for tile in row.tiles)
 
 
 def _image(tile: Tile) -> str:
-    return f'<img src="{tile.source}" alt="{_e(tile.caption)}" title="{_e(tile.caption)}">'
+    return f'<img src="{tile.source}" alt="{escaped(tile.caption)}" title="{escaped(tile.caption)}">'
 
 
 _STATES = {
@@ -224,7 +220,7 @@ def _steps_taken(run: Run) -> str:
     states = ", ".join(f"{count} {_STATES.get(name, name)}" for name, count in run.statuses.items())
     return (
         f"<p>{taken} outer steps, {skipped} skipped because they could not be trusted. How the linear system was "
-        f"left: {_e(states or 'not recorded')}.</p>"
+        f"left: {escaped(states or 'not recorded')}.</p>"
     )
 
 
@@ -235,7 +231,7 @@ def _cost(run: Run) -> str:
     if outer:
         ratio = seconds / max(seconds - outer, 1e-9)
         text += f", {_duration(outer)} of it for the policy: {ratio:.2f} × the time of the steps alone"
-    return f"<p>{_e(text)}.</p>{_waiting(run, seconds)}"
+    return f"<p>{escaped(text)}.</p>{_waiting(run, seconds)}"
 
 
 def _waiting(run: Run, seconds: float) -> str:
@@ -248,107 +244,14 @@ def _waiting(run: Run, seconds: float) -> str:
         f"The model waited for its images {100 * share:.0f} % of the time: in the last epoch {rate:,.0f} images/s of "
         f"{own:,.0f} it could have taken. More --data.workers, a smaller --data.size, or --data.memory would help."
     )
-    return _warning([text])
+    return warnings([text])
 
 
 def _settings(run: Run) -> str:
     settings = yaml.safe_dump(dict(run.config), sort_keys=False, allow_unicode=True)
     about = ", ".join(f"{name} {value}" for name, value in run.environment.items())
-    return f'<details><summary>config.yaml</summary><pre>{_e(settings)}</pre></details><p class="quiet">{_e(about)}</p>'
-
-
-def _comparison(comparison: Comparison, number: int, charts: dict[str, Chart]) -> str:
-    reference = comparison.groups[0].label
-    rows = []
-    for group, mean, difference in comparison.rows():
-        versus, p_value = "–", "–"
-        if difference is not None and difference.mean is not None:
-            versus = _with_interval(difference.mean, signed=True)
-            count = difference.mean.count
-            versus += f" ({count} seed{'s' if count > 1 else ''})"
-            p_value = _p_value(difference.p_value)
-        times = collections.Counter(str(run.setting("seed", "?")) for run in group.runs)
-        seeds = ", ".join(seed if count == 1 else f"{seed} ({count} runs)" for seed, count in times.items())
-        rows.append(
-            f"<tr><td>{_e(group.label)}</td><td>{_e(_with_interval(mean))}</td><td>{_e(versus)}</td>"
-            f"<td>{_e(p_value)}</td><td>{_e(seeds)}</td></tr>"
-        )
-    table = (
-        f"<table><thead><tr><th>augmentation</th><th>{_e(comparison.measure)}</th><th>against {_e(reference)}</th>"
-        f"<th>p</th><th>seeds</th></tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    )
-    how = (
-        f"{comparison.measure.capitalize()} in percent, mean over seeds ± 95 % interval of the mean (Student's t). "
-        f"Differences to {reference} are paired by seed, and p is that of the two-sided paired t-test on them, not "
-        "corrected for the number of methods; it needs at least two seeds in common whose differences are not all the "
-        "same."
-    )
-    if comparison.measure != "test error":
-        how += " No run has a test error yet. A learned policy has been chosen by these images, which favours it."
-    warnings = []
-    if unlearned := [str(run.path) for group in comparison.groups for run in group.runs if run.unlearned is not None]:
-        warnings.append(
-            "Policies that were to learn and are as they started, so that no difference to others comes of learning: "
-            f"{', '.join(unlearned)}."
-        )
-    if comparison.left_out:
-        names = ", ".join(str(run.path) for run in comparison.left_out)
-        warnings.append(f"Not in this comparison, since they have no {comparison.measure} yet: {names}.")
-    figures = _figures(comparison_charts(comparison, number), "", charts)
-    return (
-        f'<section id="comparison-{number}"><h2>{_e(comparison.problem)}</h2>'
-        f'<div class="wide" tabindex="0">{_warning(warnings)}{table}</div><p class="quiet">{_e(how)}</p>{figures}'
-        "</section>"
-    )
-
-
-def _runs_that_stand_alone(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> str:
-    compared = {id(run) for comparison in comparisons for group in comparison.groups for run in group.runs}
-    compared |= {id(run) for comparison in comparisons for run in comparison.left_out}
-    alone = [str(run.path) for run in runs if id(run) not in compared]
-    if not alone:
-        return ""
-    text = f"Not compared, since no other run has the same data, model and schedule: {', '.join(alone)}."
-    return f'<p class="warning">{_e(text)}</p>'
-
-
-def _figures(found: Iterable[Chart], prefix: str, charts: dict[str, Chart]) -> str:
-    texts = []
-    for chart in found:
-        place = prefix + chart.key
-        charts[place] = chart
-        texts.append(
-            f'<figure data-chart="{_e(place)}"><h3>{_e(chart.title)}</h3><div class="chart"></div>'
-            f"<figcaption>{_e(chart.caption)}</figcaption>{_numbers(chart)}</figure>"
-        )
-    return "\n".join(texts)
-
-
-def _numbers(chart: Chart) -> str:
-    """Where each line begins and ends, for those who cannot point at it."""
-    rows = []
-    for panel in chart.panels:
-        for series in panel.series:
-            known = [value for value in series.y if value is not None]
-            if known:
-                name = f"{panel.title}: {series.name}" if panel.title else series.name
-                cells = "".join(f"<td>{_e(_value(value, chart.percent))}</td>" for value in (known[0], known[-1]))
-                rows.append(f'<tr><th scope="row">{_e(name)}</th>{cells}</tr>')
-    return (
-        '<details class="numbers"><summary>Numbers</summary><div class="wide" tabindex="0"><table><thead><tr><th></th>'
-        f'<th scope="col">first</th><th scope="col">last</th></tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
-        "</details>"
-    )
-
-
-def _value(value: float, percent: bool) -> str:
-    return f"{100 * value:.2f} %" if percent else f"{value:.4g}"
-
-
-def _p_value(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+    shown = f"<details><summary>config.yaml</summary><pre>{escaped(settings)}</pre></details>"
+    return f'{shown}<p class="quiet">{escaped(about)}</p>'
 
 
 def _others(run: Run) -> dict[str, str]:
@@ -365,12 +268,6 @@ def _outcome(run: Run) -> str:
     return f"{'' if run.result else 'not ended, '}validation {run.error} {known}"
 
 
-def _with_interval(value: Interval, signed: bool = False) -> str:
-    mean = f"{100 * value.mean:+.2f}" if signed else f"{100 * value.mean:.2f}"
-    width = "" if value.half_width is None else f" ± {100 * value.half_width:.2f}"
-    return f"{mean}{width}".replace("-", "−")
-
-
 def _percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.2f} %"
 
@@ -383,7 +280,3 @@ def _duration(seconds: float) -> str:
 
 def _asset(name: str) -> str:
     return (resources.files("madao.report") / name).read_text(encoding="utf-8")
-
-
-def _e(value: object) -> str:
-    return html.escape(str(value)).replace(" %", "&nbsp;%")

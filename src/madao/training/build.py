@@ -38,7 +38,7 @@ def build_model(config: ModelConfig, splits: Splits, task: TaskConfig | None = N
             ("masks", "use --task.name segmentation") if masks else ("no masks", "use --data.name shapes or masks")
         )
         raise UserError(f"the data set {splits.name} has {has}, so {task.name} cannot be learned from it; {remedy}")
-    name = config.name or default_model(splits.size, task.name)
+    name = model_name(config, splits, task)
     size, channels = splits.size, splits.channels
     try:
         if masks:
@@ -125,6 +125,11 @@ def _moco(
         ranks,
         config.seed,
     )
+
+
+def model_name(config: ModelConfig, splits: Splits, task: TaskConfig) -> str:
+    """The model of a run, where the settings leave it open too."""
+    return config.name or default_model(splits.size, task.name)
 
 
 def default_model(size: int, task: str = "classification") -> str:

@@ -1,5 +1,6 @@
 """Signals that ask a run to stop: the step is finished, a checkpoint written, and only then it stops."""
 
+import os
 import shlex
 import signal
 import threading
@@ -45,10 +46,13 @@ class StopRequest:
 
 
 @contextmanager
-def stop_requests() -> Iterator[StopRequest]:
+def stop_requests(until: str) -> Iterator[StopRequest]:
     """Catch SIGINT and SIGTERM; a second one of either acts at once, as if nobody had caught it.
 
     Unless it comes within half a second: `timeout` signals a program and its group, which is the program again.
+
+    Args:
+        until: What is waited for, said to whoever pressed Ctrl-C.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -62,6 +66,8 @@ def stop_requests() -> Iterator[StopRequest]:
         nonlocal first
         if request.number is None:
             request.number, first = number, time.monotonic()
+            if number == signal.SIGINT:
+                os.write(2, f"\nstopping, after {until}; Ctrl-C again stops at once\n".encode())
         elif time.monotonic() - first > _ONCE:
             for caught, handler in before.items():
                 signal.signal(caught, handler)

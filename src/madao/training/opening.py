@@ -1,6 +1,6 @@
 """What a run says before it starts: the images, the model, and how often the policy will learn."""
 
-from madao.training.build import default_model
+from madao.training.build import model_name
 from madao.training.counted import counted
 from madao.training.trainer import Trainer
 
@@ -8,6 +8,9 @@ _FEW = 20
 """Outer steps below which a policy can hardly leave its start."""
 
 _CLASSES = 5
+
+_FEW_IMAGES = 50
+"""Validation images below which chance has much to say."""
 
 _MADE_FOR, _LARGE = 32, 64
 """Pixels of images that WideResNets are made for, and from which on they take many times as much."""
@@ -25,11 +28,17 @@ def opening(trainer: Trainer) -> list[str]:
     names = ", ".join(splits.classes[:_CLASSES]) + (", …" if len(splits.classes) > _CLASSES else "")
     where = config.data.root if splits.name == "folder" else splits.name
     lines.append(f"{where}: {', '.join(parts)}; {len(splits.classes)} classes ({names})")
-    model = config.model.name or default_model(splits.size, config.task.name)
+    model = model_name(config.model, splits, config.task)
     lines.append(
         f"{model} at {splits.size} pixels on {trainer.device.type}: "
         f"{counted(config.epochs, 'epoch')} of {counted(trainer.steps_per_epoch, 'step')}{_learning(trainer)}"
     )
+    if trainer.learning is not None and splits.validation is not None and len(splits.validation) < _FEW_IMAGES:
+        each = 100 / len(splits.validation)
+        lines.append(
+            f"the policy learns from {counted(len(splits.validation), 'validation image')}, which is few, and each is "
+            f"{each:.1f} points of their error; a larger --data.validation, 0.3 say, or a folder val/, has more"
+        )
     if model.startswith("wrn-") and splits.size > _LARGE:
         times = round((splits.size / _MADE_FOR) ** 2)
         lines.append(

@@ -125,8 +125,8 @@ class RunDirectory:
         """Replace a JSON file at once."""
         self.write(name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
-    def write_environment(self, device: torch.device) -> None:
-        """What the run ran on."""
+    def write_environment(self, device: torch.device, model: str | None = None) -> None:
+        """What the run ran on, and which model it trains, which the settings may leave open."""
         content = {
             "madao": _version(),
             "commit": commit(),
@@ -135,6 +135,7 @@ class RunDirectory:
             "system": platform.system(),
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
             "threads": torch.get_num_threads(),
+            **({} if model is None else {"model": model}),
         }
         self.write_json("environment.json", content)
 

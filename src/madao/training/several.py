@@ -27,7 +27,7 @@ from madao.models import ModelError
 from madao.training.config import TrainConfig
 from madao.training.errors import UserError
 from madao.training.interrupt import Interrupted, StopRequest, stop_requests
-from madao.training.opening import warning
+from madao.training.opening import opening, warning
 from madao.training.result import Result
 from madao.training.rundir import lock
 from madao.training.trainer import Trainer
@@ -82,7 +82,7 @@ class Several:
         self.problems: dict[str, str] = {}
         self._waiting: collections.deque[Cell | Callable[[], Sequence[Cell]]] = collections.deque()
         self._running: dict[int, tuple[Cell, BaseProcess, Connection]] = {}
-        self._succeeded = 0
+        self._succeeded, self._opened = 0, False
 
     def add(self, cell: Cell) -> None:
         """Let a cell be trained after those that wait."""
@@ -98,7 +98,7 @@ class Several:
         Raises:
             Interrupted: By SIGINT or SIGTERM, once every cell has written its checkpoint.
         """
-        with stop_requests() as request:
+        with stop_requests("every training's step and checkpoint") as request:
             try:
                 while self._start() or self._running:
                     self._wait(request)
@@ -118,7 +118,9 @@ class Several:
                 self._end(cell, result)
                 continue
             ours, theirs = multiprocessing.Pipe(duplex=False)
-            process = _context().Process(target=_train, args=(cell.config, cell.name, self.jobs, theirs))
+            arguments = (cell.config, cell.name, self.jobs, theirs, not self._opened)
+            process = _context().Process(target=_train, args=arguments)
+            self._opened = True
             with _deaf():
                 process.start()
             theirs.close()
@@ -191,8 +193,8 @@ def _context() -> Any:
     return context
 
 
-def _train(config: TrainConfig, name: str, jobs: int, channel: Connection) -> None:
-    """What a cell's process does."""
+def _train(config: TrainConfig, name: str, jobs: int, channel: Connection, first: bool = False) -> None:
+    """What a cell's process does; the first one says which images and which model it has."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # of a server that others started, too
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
@@ -203,7 +205,9 @@ def _train(config: TrainConfig, name: str, jobs: int, channel: Connection) -> No
     try:
         _wait_for(Path(str(config.out)))
         trainer = Trainer(config, title=name)
-        if (few := warning(trainer)) is not None:
+        if first:
+            print("\n".join(opening(trainer)), flush=True)
+        elif (few := warning(trainer)) is not None:
             print(f"{name}: {few}", flush=True)
         trainer.fit()
     except Interrupted as stop:

@@ -117,7 +117,9 @@ def load_dataset(config: DataConfig) -> Dataset:
         )
     except NotThereError as error:
         photos = config.root is not None and holds_classes(Path(config.root))
-        hint = f"; {config.root} holds folders of images, on which --data.name folder trains" if photos else ""
+        hint = (
+            f"; to train on the folders of images in {config.root} leave out --recipe and --data.name" if photos else ""
+        )
         raise UserError(f"{error}{hint}") from None
     except DataError as error:
         raise UserError(str(error)) from None

@@ -20,6 +20,7 @@ from madao.training.build import (
     build_policy,
     build_standard,
     build_task,
+    model_name,
     pick_device,
     standardise,
 )
@@ -206,7 +207,7 @@ class Trainer:
         self.events = Events(self.directory.path / "tensorboard", self.step) if speaks else None
         self._saved_at = time.monotonic()
         try:
-            with stop_requests() as request:
+            with stop_requests("this step and a checkpoint") as request:
                 self.console.start(self.step)
                 while self.epoch < config.epochs:
                     self._train_epoch(request)
@@ -234,7 +235,8 @@ class Trainer:
             restore(self, state)
         self.directory.rewind(-1 if state is None else self.epoch)
         if state is None:
-            self.directory.write_environment(self.device)
+            model = model_name(self.config.model, self.splits, self.config.task)
+            self.directory.write_environment(self.device, model)
             record_images(self.directory, self.splits, self.standard)
             record_policy(self.directory, self.policy, self.epoch, self.step)
 

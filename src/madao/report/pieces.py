@@ -1,0 +1,50 @@
+"""Pieces of HTML that every part of the page is made of."""
+
+import html
+from collections.abc import Iterable, Sequence
+
+from madao.report.chart import Chart
+
+
+def escaped(value: object) -> str:
+    """Text that cannot be taken for anything else; a number stays with its percent sign."""
+    return html.escape(str(value)).replace(" %", "&nbsp;%")
+
+
+def warnings(texts: Sequence[str]) -> str:
+    """A paragraph each."""
+    return "".join(f'<p class="warning">{escaped(text)}</p>' for text in texts)
+
+
+def figures(found: Iterable[Chart], prefix: str, charts: dict[str, Chart]) -> str:
+    """Places for charts, which are added to `charts` by the name of their place."""
+    texts = []
+    for chart in found:
+        place = prefix + chart.key
+        charts[place] = chart
+        texts.append(
+            f'<figure data-chart="{escaped(place)}"><h3>{escaped(chart.title)}</h3><div class="chart"></div>'
+            f"<figcaption>{escaped(chart.caption)}</figcaption>{_numbers(chart)}</figure>"
+        )
+    return "\n".join(texts)
+
+
+def _numbers(chart: Chart) -> str:
+    """Where each line begins and ends, for those who cannot point at it."""
+    rows = []
+    for panel in chart.panels:
+        for series in panel.series:
+            known = [value for value in series.y if value is not None]
+            if known:
+                name = f"{panel.title}: {series.name}" if panel.title else series.name
+                cells = "".join(f"<td>{escaped(_value(value, chart.percent))}</td>" for value in (known[0], known[-1]))
+                rows.append(f'<tr><th scope="row">{escaped(name)}</th>{cells}</tr>')
+    return (
+        '<details class="numbers"><summary>Numbers</summary><div class="wide" tabindex="0"><table><thead><tr><th></th>'
+        f'<th scope="col">first</th><th scope="col">last</th></tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+        "</details>"
+    )
+
+
+def _value(value: float, percent: bool) -> str:
+    return f"{100 * value:.2f} %" if percent else f"{value:.4g}"
