@@ -2,7 +2,8 @@
 
 Every script beside this one rebuilds one table or figure from `benchmarks/results/paper-*.json`:
 
-    python benchmarks/paper/table1.py                              # what there is; what is missing, and its command
+    python benchmarks/paper/table1.py                              # what there is, and what is missing
+    python benchmarks/paper/table1.py --commands                   # and the commands that make it
     python benchmarks/paper/table1.py --run --root data            # trains what is missing, then the same
 
 `--run` calls `madao compare`, so it may be stopped at any time, in pieces of ten minutes say (`timeout -s INT 9m …`),
@@ -145,6 +146,7 @@ def main(about: str, entries: Sequence[Entry], rebuild: Callable[[Path, Path], s
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", action="store_true", help="train the cells that are missing")
+    parser.add_argument("--commands", action="store_true", help="tell the commands that make what is missing")
     parser.add_argument("--root", default="data", help="where the data sets lie")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results", help="where the records are")
     parser.add_argument("--output", type=Path, default=ROOT / "docs/images", help="where figures go")
@@ -152,8 +154,8 @@ def main(about: str, entries: Sequence[Entry], rebuild: Callable[[Path, Path], s
     if extra and not arguments.run:
         parser.error(f"unknown: {' '.join(extra)}; settings of madao compare go with --run")
     code = _run(entries, arguments.results, arguments.root, extra) if arguments.run else 0
-    print(rebuild(arguments.results, arguments.output))
-    print("\n".join(what_is_missing(entries, arguments.results, arguments.root)))
+    print(rebuild(arguments.results, arguments.output), end="\n\n")
+    print("\n".join(what_is_missing(entries, arguments.results, arguments.root if arguments.commands else None)))
     sys.exit(code)
 
 
@@ -169,15 +171,15 @@ def _run(entries: Sequence[Entry], results: Path, root: str, extra: Sequence[str
     return code
 
 
-def what_is_missing(entries: Sequence[Entry], results: Path, root: str) -> list[str]:
-    """A line an entry, and the command."""
+def what_is_missing(entries: Sequence[Entry], results: Path, root: str | None = None) -> list[str]:
+    """A line an entry, and where the data lies is known, the command."""
     found = []
     for entry in entries:
         for seeds, methods in entry.missing(results).items():
             found.append(f"missing of {entry.name}: {', '.join(methods)} (seed {', '.join(map(str, seeds))})")
-        commands = [shlex.join(["madao", *command]) for command in entry.commands(results, root)]
-        found += [f"  {command}".replace(f"{ROOT}/", "") for command in commands]
-    return found
+        commands = [] if root is None else entry.commands(results, root)
+        found += [f"  {shlex.join(['madao', *command])}".replace(f"{ROOT}/", "") for command in commands]
+    return [*found, "the commands that make them: --commands"] if found and root is None else found
 
 
 def paper_table(

@@ -13,18 +13,19 @@ COLUMNS = {
     "standard": "standard",
     "autoaugment-cifar10": "AutoAugment",
     "randaugment": "RandAugment, tuned",
-    "madao": "MADAO",
+    "madao": "the paper's method",
     "uniform": "every operation equally",
     "trivialaugment": "TrivialAugment",
-    "deflated": "madao's own",
-    "same-loss": "madao's own, beyond the loss",
+    "deflated": "influence, deflated",
+    "same-loss": "the same, beyond the loss (-plus)",
 }
 
 
 def rebuild(results: Path, _: Path) -> str:
     errors = paper_table(ENTRIES, results, COLUMNS, {"autoaugment-cifar10": "autoaugment"})
     costs = cost_table(ENTRIES, results, COLUMNS)
-    return f"{errors}\n\n{costs}" if costs else errors
+    company = "Minutes are of trainings that shared a GPU, up to ten at a time, and not always with as many."
+    return f"{errors}\n\n{costs}\n\n{company}" if costs else errors
 
 
 if __name__ == "__main__":

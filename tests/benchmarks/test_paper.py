@@ -102,7 +102,7 @@ def test_the_best_setting_is_a_recipe_and_what_it_says_of_itself_is_in_the_recor
     header = " ".join(line[1:].strip() for line in recipe_path(name).read_text().splitlines() if line.startswith("#"))
     tables = [table.splitlines() for table in script.rebuild(results, ROOT).split("\n\n")]
 
-    def cells(table: list[str], title: str = "that are as hard |") -> list[str]:
+    def cells(table: list[str], title: str = "beyond the loss (recipe -plus) |") -> list[str]:
         line = next(line for line in table if title in line)
         return [cell.split(" [")[0].strip() for cell in line.split("|")][2:-1]
 
