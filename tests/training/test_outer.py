@@ -21,6 +21,7 @@ from madao.hypergrad import (
     Relaxed,
     SameExample,
     Status,
+    Term,
     Unrolled,
     hypergradient,
 )
@@ -397,9 +398,14 @@ def test_what_is_deflated_by_is_another_draw_than_what_is_scored(monkeypatch: py
     assert (scored != again).flatten(1).any(1).float().mean() > 0.5
     params = problem.params
     (inner,), (curvature,) = problem.inner, problem.curvature  # type: ignore[misc]
-    assert torch.equal(inner.loss(params, (scored, again)), inner.loss(params, (scored, scored)))
-    assert torch.equal(curvature.loss(params, (scored, again)), inner.loss(params, (again, again)))
-    assert not torch.equal(curvature.loss(params, (scored, again)), inner.loss(params, (scored, again)))
+
+    def losses(term: Term, *inputs: Tensor) -> Tensor:
+        assert term.of is not None
+        return term.loss(params, term.of(inputs))
+
+    assert torch.equal(losses(inner, scored, again), losses(inner, scored, scored))
+    assert torch.equal(losses(curvature, scored, again), losses(inner, again, again))
+    assert not torch.equal(losses(curvature, scored, again), losses(inner, scored, again))
 
 
 def test_another_solvers_memory_is_not_gone_on_from() -> None:

@@ -68,6 +68,26 @@ def test_magnitudes_are_learned_from_a_quarter_of_the_images(
     assert learning.outer.pathwise_batch == images
 
 
+@pytest.mark.parametrize(
+    ("outer", "more", "images"),
+    [
+        ({}, {}, 32),
+        ({"train_batch_size": 256, "batch_size": 64}, {}, 32),
+        ({"train_batch_size": 256}, {"accumulate": 4}, 16),
+        ({"train_batch_size": 512}, {"accumulate": 4}, 32),
+        ({"batch_size": 1000}, {}, 63),
+        ({"train_batch_size": 256, "microbatch": 100}, {}, 100),
+        ({"train_batch_size": 256, "mode": "train"}, {}, None),
+    ],
+)
+def test_outer_steps_pass_as_many_images_at_once_as_training_does(
+    tmp_path: Path, outer: dict[str, Any], more: dict[str, Any], images: int | None
+) -> None:
+    learning = Trainer(settings(tmp_path / "run", outer=OuterConfig(**outer), **more), splits()).learning
+    assert learning is not None
+    assert learning.outer.microbatch == images
+
+
 def test_outer_steps_at_averaged_weights(tmp_path: Path) -> None:
     outer = OuterConfig(every=2, warmup=0, batch_size=16, average=0.75)
     trainer = Trainer(settings(tmp_path / "run", outer=outer), splits())

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from madao.hypergrad import vector
-from madao.hypergrad.hvp import PureLoss, SecondOrder
+from madao.hypergrad.flat import FlatTerm
+from madao.hypergrad.hvp import SecondOrder
 from madao.hypergrad.influence import (
     Baseline,
     Batch,
@@ -20,7 +21,7 @@ from madao.hypergrad.influence import (
     SameLoss,
 )
 from madao.hypergrad.ranks import Ranks
-from madao.hypergrad.vector import Vector
+from madao.hypergrad.vector import OptionalVector, Vector
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,8 +48,7 @@ class Setting:
     Attributes:
         params: θ.
         inputs: What f sees of φ, with its graph to φ.
-        terms: f as (loss, weight) pairs.
-        pathwise: The weight of each term's derivative in the inputs; 0 where it is not taken.
+        terms: Of f.
         hyper: φ.
         log_prob: log P of each example's draw, differentiable in φ.
         classes: The class of each example.
@@ -59,8 +59,7 @@ class Setting:
 
     params: Vector
     inputs: Vector
-    terms: Sequence[tuple[PureLoss, float]]
-    pathwise: Sequence[float]
+    terms: Sequence[FlatTerm]
     hyper: Vector
     log_prob: Tensor | None = None
     classes: Tensor | None = None
@@ -71,15 +70,17 @@ class Setting:
     def directional(self, q: Vector, second_order: SecondOrder) -> Directional:
         """⟨q, ∇θ ℓ_b⟩ of every example, and the gradient of ⟨q, ∇θ f⟩ in the inputs."""
         slopes, weights, losses, gradient = [], [], [], vector.zeros_like(self.inputs)
-        for (loss, weight), pathwise in zip(self.terms, self.pathwise, strict=True):
-            if pathwise:
-                slope, part = second_order.directional(loss, self.params, q, self.inputs)
-                gradient, value = vector.add(gradient, part, pathwise), None
+        for term in self.terms:
+            value = None
+            if term.pathwise:
+                given, back = term.given_and_back(self.inputs)
+                slope, part = second_order.directional(term.loss, self.params, q, given)
+                gradient = _added(gradient, back(part), term.pathwise)
             else:
-                value, slope = second_order.slopes(loss, self.params, q, self.inputs)
+                value, slope = second_order.slopes(term.loss, self.params, q, term.given(self.inputs))
             losses.append(value)
             slopes.append(slope.reshape(-1))
-            weights.append(torch.full_like(slopes[-1], weight / slope.numel()))
+            weights.append(torch.full_like(slopes[-1], term.weight / slope.numel()))
         return Directional(torch.cat(slopes), torch.cat(weights), gradient, losses)
 
     def losses(self, known: Sequence[Tensor | None], second_order: SecondOrder) -> tuple[Tensor, Vector]:
@@ -90,10 +91,11 @@ class Setting:
             second_order: How the others are computed.
         """
         losses, gradient = [], vector.zeros_like(self.inputs)
-        for (loss, _), pathwise, value in zip(self.terms, self.pathwise, known, strict=True):
+        for term, value in zip(self.terms, known, strict=True):
             if value is None:
-                value, part = second_order.losses(loss, self.params, self.inputs)
-                gradient = vector.add(gradient, part, pathwise)
+                given, back = term.given_and_back(self.inputs)
+                value, part = second_order.losses(term.loss, self.params, given)
+                gradient = _added(gradient, back(part), term.pathwise)
             losses.append(value.reshape(-1))
         return torch.cat(losses), gradient
 
@@ -111,6 +113,10 @@ class Setting:
             retain_graph=True,
             materialize_grads=True,
         )
+
+
+def _added(gradient: Vector, part: OptionalVector, weight: float) -> Vector:
+    return tuple(g if p is None else g.add(p, alpha=weight) for g, p in zip(gradient, part, strict=True))
 
 
 class Estimator(Protocol):
@@ -182,8 +188,9 @@ class Influence:
 
         def plain_influence() -> Tensor:
             assert setting.plain is not None
-            slopes = [second_order.slopes(loss, setting.params, q, setting.plain)[1] for loss, _ in setting.terms]
-            return gathered(torch.cat([slope.reshape(-1) for slope in slopes]))
+            params, inputs = setting.params, setting.plain
+            slopes = [second_order.slopes(t.loss, params, q, t.given(inputs))[1].reshape(-1) for t in setting.terms]
+            return gathered(torch.cat(slopes))
 
         # A baseline looks at the whole batch, wherever its examples are.
         gathered, (place,) = setting.ranks.gathered, setting.ranks.places([len(influence)], influence.device)

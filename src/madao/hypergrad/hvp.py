@@ -23,12 +23,10 @@ from torch.autograd import forward_ad
 
 from madao.hypergrad import vector
 from madao.hypergrad.problem import SplitLoss, detached, mean
-from madao.hypergrad.vector import Operator, Vector
+from madao.hypergrad.vector import Operator, OptionalVector, Vector
 
 PureLoss = Callable[[Vector, Vector], Tensor]
 """loss(params, inputs), both flat; a scalar or `[B]`."""
-
-OptionalVector = tuple[Tensor | None, ...]
 
 _STEPS = {torch.float32: 1e-5, torch.float64: 1e-6}
 
@@ -66,13 +64,18 @@ class SecondOrder(abc.ABC):
             return value.detach(), _gradient(mean(value), leaves)
 
     def gradient(self, loss: PureLoss, params: Vector, inputs: Vector) -> tuple[Tensor, OptionalVector]:
-        """The mean loss, and its gradient in parameters and inputs: None for those it does not depend on."""
-        point = detached((*params, *inputs), requires_grad=True)
+        """The mean loss, and its gradient in parameters and in inputs with `requires_grad`.
+
+        None for the others, and for those it does not depend on.
+        """
+        wanted = [True] * len(params) + [tensor.requires_grad for tensor in inputs]
+        point = tuple(t.detach().requires_grad_(w) for t, w in zip((*params, *inputs), wanted, strict=True))
         with torch.enable_grad():
             value = mean(loss(point[: len(params)], point[len(params) :]))
             if not value.requires_grad:
                 return value, (None,) * len(point)
-            return value.detach(), torch.autograd.grad(value, point, allow_unused=True)
+            found = iter(torch.autograd.grad(value, [t for t in point if t.requires_grad], allow_unused=True))
+            return value.detach(), tuple(next(found) if w else None for w in wanted)
 
 
 @dataclasses.dataclass(frozen=True)

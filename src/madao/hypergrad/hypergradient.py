@@ -8,19 +8,19 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from madao.hypergrad import vector
 from madao.hypergrad.deflated import Deflated
 from madao.hypergrad.estimators import Estimator, Relaxed, Setting
+from madao.hypergrad.flat import FlatTerm, flat_terms
 from madao.hypergrad.gauss_newton import GaussNewton
-from madao.hypergrad.hvp import ForwardOverReverse, PureLoss, SecondOrder
+from madao.hypergrad.hvp import ForwardOverReverse, SecondOrder
 from madao.hypergrad.neumann import Neumann, PowerSeries
-from madao.hypergrad.problem import Loss, Problem, Term, as_terms, check_loss
+from madao.hypergrad.problem import Loss, Problem, Term, detached
 from madao.hypergrad.ranks import Ranks
 from madao.hypergrad.stats import RUNAWAY, TOLERANCE, Solution, Stats, Status, measured_status, series_status
 from madao.hypergrad.unrolled import Unrolled
-from madao.hypergrad.vector import Operator, Vector
+from madao.hypergrad.vector import Operator, OptionalVector, Vector
 
 Judge = Callable[[Sequence[float], float | None], Status]
 
@@ -149,15 +149,14 @@ def unread(
             if not tensor.requires_grad:
                 raise ValueError("every tensor of hyper must require a gradient; leave out those that are frozen")
 
-    def pure(loss: Loss | Sequence[Term], name: str) -> list[tuple[_Pure, float]]:
-        return [(_Pure(term.loss, name, form_params, form_inputs), term.weight) for term in as_terms(loss)]
+    def flat(loss: Loss | Sequence[Term], name: str) -> list[FlatTerm]:
+        return flat_terms(loss, name, form_params, form_inputs)
 
-    inner, outer = pure(problem.inner, "inner"), pure(problem.outer, "outer")
+    inner, outer = flat(problem.inner, "inner"), flat(problem.outer, "outer")
     plain = None if problem.plain is None else vector.flatten(problem.plain, "plain")[0]
     ranks = problem.ranks
-    pathwise = [t.weight if t.pathwise is None else t.pathwise for t in as_terms(problem.inner)]
     given = (problem.log_prob, problem.classes, problem.draws, plain, ranks)
-    setting = Setting(params, inputs, inner, pathwise, hyper, *given)
+    setting = Setting(params, inputs, inner, hyper, *given)
 
     if recent is not None:
         _check_recent(solver, recent, params)
@@ -165,17 +164,17 @@ def unread(
         if ranks.world > 1:
             raise ValueError("Unrolled does not work over several processes; use another solver")
         return _unrolled(solver, setting, outer, problem.weight_decay, estimator)
-    outer_loss, v, direct = _gradient(outer, params, inputs, second_order, "outer", ranks)
-    curvature = inner if problem.curvature is None else pure(problem.curvature, "curvature")
+    outer_loss, v, direct = _gradient(outer, params, inputs, second_order, ranks)
+    curvature = inner if problem.curvature is None else flat(problem.curvature, "curvature")
     operator: Operator | None = None
     if isinstance(solver, Deflated):
-        _, gradient, _ = _gradient(curvature, params, inputs, second_order, "curvature", ranks)
+        gradient = _gradient(curvature, params, inputs, second_order, ranks, direct=False)[1]
         gradient = vector.add(gradient, params, problem.weight_decay) if problem.weight_decay else gradient
         solution = solver.solve(v, gradient, recent)
         del gradient
     else:
         products = second_order.gauss_newton if isinstance(solver, GaussNewton) else second_order.products
-        operators = [(products(loss, params, inputs), weight) for loss, weight in curvature]
+        operators = [(products(term.loss, params, term.given(inputs)), term.weight) for term in curvature]
         operator = _summed(operators, problem.weight_decay, ranks)
         solution = solver.solve(operator, v)
     residual, spent, judge = solution.residual, solution.products, solution.judge
@@ -206,7 +205,7 @@ def _measured(
 def _unrolled(
     solver: Unrolled,
     setting: Setting,
-    outer: Sequence[tuple[PureLoss, float]],
+    outer: Sequence[FlatTerm],
     weight_decay: float,
     estimator: Estimator,
 ) -> Unread:
@@ -253,73 +252,48 @@ def _check_recent(solver: Solver, recent: Tensor, params: Vector) -> None:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Pure:
-    """A loss of flat vectors. Two of the same loss are equal, so that what was made of one can be kept."""
-
-    loss: Callable[..., Tensor]
-    name: str
-    form_params: Callable[[Vector], Any] = dataclasses.field(compare=False)
-    form_inputs: Callable[[Vector], Any] = dataclasses.field(compare=False)
-
-    def __call__(self, params: Vector, inputs: Vector) -> Tensor:
-        return check_loss(self.loss(self.form_params(params), self.form_inputs(inputs)), self.name)
-
-    def outputs(self, params: Vector, inputs: Vector) -> Tensor:
-        found: Tensor = self._split().outputs(self.form_params(params), self.form_inputs(inputs))
-        for leaf in tree_leaves(found):
-            if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
-                kind = leaf.dtype if isinstance(leaf, Tensor) else type(leaf).__name__
-                raise ValueError(
-                    f"GaussNewton needs outputs that are floating-point tensors, or lists or dicts of them, got {kind};"
-                    " let outputs() return what the loss is computed from, or use Deflated"
-                )
-        return found
-
-    def of_outputs(self, outputs: Tensor, inputs: Vector) -> Tensor:
-        return check_loss(self._split().of_outputs(outputs, self.form_inputs(inputs)), self.name)
-
-    def _split(self) -> Any:
-        if not (hasattr(self.loss, "outputs") and hasattr(self.loss, "of_outputs")):
-            raise ValueError(
-                f"the {self.name} loss has to tell outputs from their loss for GaussNewton: an object with the methods "
-                f"outputs(params, inputs) and of_outputs(outputs, inputs); got {self.loss!r}"
-            )
-        return self.loss
-
-
 def _gradient(
-    terms: Sequence[tuple[PureLoss, float]],
+    terms: Sequence[FlatTerm],
     params: Vector,
     inputs: Vector,
     second_order: SecondOrder,
-    name: str,
     ranks: Ranks,
+    direct: bool = True,
 ) -> tuple[Tensor, Vector, Vector | None]:
-    """A loss of θ, its gradient in θ, and its gradient in the inputs, None where it does not depend on them.
+    """A loss of θ, its gradient in θ, and that in the inputs: None where it is not wanted, or there is none.
 
     Loss and gradient in θ are of all processes' examples, the gradient in the inputs is of one's own.
     """
-    value, direct = torch.zeros((), device=params[0].device), False
+    value = torch.zeros((), device=params[0].device)
     gradient: Vector | None = None
-    for loss, weight in terms:
-        part, found = second_order.gradient(loss, params, inputs)
+    by_inputs: Vector | None = None
+    for term in terms:
+        given, back = term.given_and_back(inputs) if direct else (detached(term.given(inputs)), None)
+        part, found = second_order.gradient(term.loss, params, given)
         if all(part_gradient is None for part_gradient in found[: len(params)]):
             raise ValueError(
-                f"the {name} loss does not depend on the params it is given; compute it from them, for a module with "
-                "PureModel(model)(params, images)"
+                f"the {term.loss.name} loss does not depend on the params it is given; compute it from them, for a "
+                "module with PureModel(model)(params, images)"
             )
-        direct = direct or any(part_gradient is not None for part_gradient in found[len(params) :])
-        point = (*params, *inputs)
-        filled = tuple(torch.zeros_like(p) if f is None else f for f, p in zip(found, point, strict=True))
-        if gradient is None:
-            gradient = filled if weight == 1 else vector.scaled(filled, weight)
-        else:
-            gradient = vector.add(gradient, filled, weight)
-        value = value + weight * part
+        gradient = _sum(gradient, _filled(found[: len(params)], params), term.weight)
+        if back is not None:
+            through = back(found[len(params) :])
+            if any(part_gradient is not None for part_gradient in through):
+                by_inputs = _sum(by_inputs, _filled(through, inputs), term.weight)
+        value = value + term.weight * part
     assert gradient is not None
-    value, *summed = ranks.total((value, *gradient[: len(params)]))
-    return value, tuple(summed), gradient[len(params) :] if direct else None
+    value, *summed = ranks.total((value, *gradient))
+    return value, tuple(summed), by_inputs
+
+
+def _filled(gradient: OptionalVector, like: Vector) -> Vector:
+    return tuple(torch.zeros_like(p) if g is None else g for g, p in zip(gradient, like, strict=True))
+
+
+def _sum(so_far: Vector | None, part: Vector, weight: float) -> Vector:
+    if so_far is None:
+        return part if weight == 1 else vector.scaled(part, weight)
+    return vector.add(so_far, part, weight)
 
 
 def _summed(operators: Sequence[tuple[Operator, float]], weight_decay: float, ranks: Ranks) -> Operator:
@@ -328,11 +302,7 @@ def _summed(operators: Sequence[tuple[Operator, float]], weight_decay: float, ra
     def product(direction: Vector) -> Vector:
         result: Vector | None = None
         for operator, weight in operators:
-            part = operator(direction)
-            if result is None:
-                result = part if weight == 1 else vector.scaled(part, weight)
-            else:
-                result = vector.add(result, part, weight)
+            result = _sum(result, operator(direction), weight)
         assert result is not None
         result = ranks.total(result)
         return vector.add(result, direction, weight_decay) if weight_decay else result

@@ -27,15 +27,19 @@ class Term:
     """A part of a loss, weight · mean(loss(params, inputs)): a microbatch, whose graph is freed before the next.
 
     Attributes:
-        loss: Of params and inputs.
+        loss: Of params and inputs, or of what `of` makes of them.
         weight: In the sum.
         pathwise: For `Influence`: its weight in the derivative by way of the inputs, where that is taken of a part of
             the examples; 0 for those that are only scored, at the price of a forward pass. By default the weight.
+        of: `of(inputs)`, the part of the inputs the loss takes, and what else it is computed from: a tuple of
+            floating-point tensors. Terms of one loss and of equal shapes are then one function to `Traced`, which
+            traces and compiles it once. By default the loss takes the inputs themselves.
     """
 
     loss: Loss
     weight: float = 1.0
     pathwise: float | None = None
+    of: Callable[[Any], tuple[Tensor, ...]] | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

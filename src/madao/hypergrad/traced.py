@@ -22,11 +22,11 @@ from torch import Tensor, fx
 from torch._functorch import config as functorch_config
 
 from madao.hypergrad import norms
-from madao.hypergrad.hvp import OptionalVector, PureLoss, SecondOrder, gauss_newton_product
+from madao.hypergrad.hvp import PureLoss, SecondOrder, gauss_newton_product
 from madao.hypergrad.linearise import linearised
 from madao.hypergrad.merge import merge_convolutions
 from madao.hypergrad.problem import SplitLoss, detached, mean
-from madao.hypergrad.vector import Operator, Vector
+from madao.hypergrad.vector import Operator, OptionalVector, Vector
 
 _MEMORY_BUDGET = 0.4
 """Of what the backward pass of a directional derivative would keep, the part it may: the rest is computed anew."""

@@ -4,10 +4,11 @@ import dataclasses
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from madao.hypergrad import vector
 from madao.hypergrad.estimators import Setting
-from madao.hypergrad.hvp import PureLoss
+from madao.hypergrad.flat import FlatTerm
 from madao.hypergrad.problem import detached, mean
 from madao.hypergrad.vector import Vector
 
@@ -63,20 +64,20 @@ class Unrolled:
         if self.steps < 1:
             raise ValueError(f"steps must be at least 1, got {self.steps}")
 
-    def differentiate(self, setting: Setting, outer: Sequence[tuple[PureLoss, float]], weight_decay: float) -> Path:
+    def differentiate(self, setting: Setting, outer: Sequence[FlatTerm], weight_decay: float) -> Path:
         """Forward through the steps, backward through the graph of all of them."""
         leaves, start = detached(setting.inputs, requires_grad=True), detached(setting.params, requires_grad=True)
         point = start
         velocity, norms = vector.zeros_like(point), []
         with torch.enable_grad():
             for _ in range(self.steps):
-                value = torch.stack([weight * mean(loss(point, leaves)) for loss, weight in setting.terms]).sum()
+                value = _value(setting.terms, point, leaves)
                 gradient: Vector = torch.autograd.grad(value, point, create_graph=True, materialize_grads=True)
                 gradient = vector.add(gradient, point, weight_decay)
                 norms.append(vector.norm(detached(gradient)))
                 velocity = vector.add(gradient, velocity, self.optimizer.momentum)
                 point = vector.add(point, velocity, -self.optimizer.learning_rate)
-            result = torch.stack([weight * mean(loss(point, leaves)) for loss, weight in outer]).sum()
+            result = _value(outer, point, leaves)
             gradients = torch.autograd.grad(result, (*leaves, *point, *start), materialize_grads=True)
         inputs, end = len(leaves), len(leaves) + len(start)
         return Path(
@@ -86,3 +87,7 @@ class Unrolled:
             float(result.detach()),
             tuple(torch.stack(norms).tolist()),
         )
+
+
+def _value(terms: Sequence[FlatTerm], params: Vector, inputs: Vector) -> Tensor:
+    return torch.stack([term.weight * mean(term.loss(params, term.given(inputs))) for term in terms]).sum()

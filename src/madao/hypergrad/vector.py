@@ -9,6 +9,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 HALF = (torch.float16, torch.bfloat16)
 Vector = tuple[Tensor, ...]
+OptionalVector = tuple[Tensor | None, ...]
 Operator = Callable[[Vector], Vector]
 """A linear map, such as v ↦ H v."""
 

@@ -17,55 +17,45 @@ from madao.policy.standard import normalise
 Loss = Callable[..., Tensor]
 
 
+Examples = Callable[[tuple[Tensor, ...], slice], tuple[Tensor, Tensor]]
+"""`examples(given, part)`: the model's inputs and the targets of a part of a batch, from a problem's inputs."""
+
+
+def given_at(place: int, targets: Tensor | None) -> Examples:
+    """Those of what is given at a place, with these targets, or where there are none with those behind them."""
+    return lambda given, part: (given[place][part], (given[place + 1] if targets is None else targets)[part])
+
+
+def as_they_are(images: Tensor, targets: Tensor, transform: Callable[[Tensor], Tensor]) -> Examples:
+    """These, whatever is given."""
+    return lambda _, part: (transform(normalise(images[part])), targets[part])
+
+
 class ExampleLosses:
-    """`losses(params, inputs)` of a part of a batch, `[B]`; equal to another of the same model, tensors and part.
+    """`losses(params, (inputs, targets))`, `[B]`; equal to another of the same losses and model.
 
     Args:
         losses: Of outputs and targets.
         model: In its mode.
-        targets: Of the whole batch; None where they are given, behind their inputs.
-        part: Which examples.
-        own: Images, and what turns them into inputs, where those that are given do not matter.
-        draws: Inputs that follow each other for each of the targets.
-        place: Which of several inputs that are given.
+        dtype: Of the targets, which come as floating point.
     """
 
-    def __init__(
-        self,
-        losses: Loss,
-        model: PureModel,
-        targets: Tensor | None,
-        part: slice,
-        own: tuple[Tensor, Callable[[Tensor], Tensor]] | None,
-        draws: int = 1,
-        place: int = 0,
-    ) -> None:
-        self.losses, self.model, self.targets, self.part, self.own = losses, model, targets, part, own
-        self.draws, self.place = draws, place
-        images, transform = (None, None) if own is None else (id(own[0]), own[1])
-        how = (losses, id(model.model), model.mode, model.autocast, transform)
-        self.identity = (*how, id(targets), part.start, part.stop, images, draws, place)
+    def __init__(self, losses: Loss, model: PureModel, dtype: torch.dtype) -> None:
+        self.losses, self.model, self.dtype = losses, model, dtype
+        self.identity = (losses, id(model.model), model.mode, model.autocast, dtype)
 
-    def __call__(self, params: dict[str, Tensor], given: tuple[Tensor, ...]) -> Tensor:
+    def __call__(self, params: dict[str, Tensor], given: tuple[Tensor, Tensor]) -> Tensor:
         """One value an example."""
         return self.of_outputs(self.outputs(params, given), given)
 
-    def outputs(self, params: dict[str, Tensor], given: tuple[Tensor, ...]) -> Tensor:
+    def outputs(self, params: dict[str, Tensor], given: tuple[Tensor, Tensor]) -> Tensor:
         """The model's, in float32, as mixed-precision training has them for its loss."""
-        if self.own is None:
-            inputs = given[self.place]
-        else:
-            images, transform = self.own
-            inputs = transform(normalise(images))
-        outputs: Tensor = raised(self.model(params, inputs[self.part]))
+        outputs: Tensor = raised(self.model(params, given[0]))
         return outputs
 
-    def of_outputs(self, outputs: Tensor, given: tuple[Tensor, ...]) -> Tensor:
+    def of_outputs(self, outputs: Tensor, given: tuple[Tensor, Tensor]) -> Tensor:
         """The loss of each."""
-        targets = given[self.place + 1] if self.targets is None else self.targets
-        if self.draws > 1 and self.targets is not None:
-            targets = targets.repeat_interleave(self.draws, 0)
-        return self.losses(outputs, targets[self.part])
+        return self.losses(outputs, given[1].to(self.dtype))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ExampleLosses) and self.identity == other.identity
@@ -93,28 +83,40 @@ class Passes:
     seed: int
 
     def terms(
-        self,
-        mode: Mode,
-        targets: Tensor | None,
-        place: Place,
-        own: tuple[Tensor, Callable[[Tensor], Tensor]] | None = None,
-        draws: int = 1,
-        given: int = 0,
-        pathwise: Place | None = None,
+        self, mode: Mode, examples: Examples, dtype: torch.dtype, place: Place, pathwise: Place | None = None
     ) -> list[Term]:
-        """The loss over the first examples, as many as there are at a place; arguments as of `ExampleLosses`."""
+        """The loss over the first examples, as many as there are at a place.
+
+        Args:
+            mode: The model's.
+            examples: Where they are.
+            dtype: Of their targets.
+            place: Theirs among those of all processes.
+            pathwise: That of the first of them, whose derivative by way of the inputs is taken; by default all.
+        """
         count, pathwise = len(place), pathwise or place
         smooth, size = len(pathwise), self.microbatch or max(count, 1)
-        bounds = [*range(0, max(smooth, 1), size), *range(smooth, count, size), count]
+        bounds = [*_bounds(0, smooth, size), *(_bounds(smooth, count, size)[1:] if smooth < count else ())]
         terms = []
         for start, stop in itertools.pairwise(bounds):
-            part = slice(start, stop)
             # Each microbatch has a dropout mask of its own.
             model = PureModel(self.model, mode, self.seed + place.start + start, self.autocast)
-            loss = ExampleLosses(self.losses, model, targets, part, own, draws, given)
             derivative = (stop - start) / max(pathwise.total, 1) if start < max(smooth, 1) else 0.0
-            terms.append(Term(loss, (stop - start) / max(place.total, 1), derivative))
+            loss, weight = ExampleLosses(self.losses, model, dtype), (stop - start) / max(place.total, 1)
+            terms.append(Term(loss, weight, derivative, functools.partial(_floating, examples, slice(start, stop))))
         return terms
+
+
+def _bounds(start: int, stop: int, size: int) -> list[int]:
+    """Of parts no larger than a size, and alike: what is made for one of them does for the others."""
+    parts = max(-(-(stop - start) // size), 1)
+    return [start + (stop - start) * part // parts for part in range(parts + 1)]
+
+
+def _floating(examples: Examples, part: slice, given: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """A part's inputs and targets, these as floating point that holds whole numbers exactly."""
+    inputs, targets = examples(given, part)
+    return inputs, targets if targets.is_floating_point() else targets.double()
 
 
 def per_example(loss: Loss) -> Loss:

@@ -1,5 +1,6 @@
 """The outer step: a policy learns from the validation loss, within anybody's training loop."""
 
+import copy
 import dataclasses
 import functools
 import logging
@@ -32,7 +33,7 @@ from madao.hypergrad.vector import Vector
 from madao.policy import Draw, Policy
 from madao.policy.standard import normalise
 from madao.training.drawing import drawn
-from madao.training.example_losses import Loss, Passes, per_example
+from madao.training.example_losses import Loss, Passes, as_they_are, given_at, per_example
 from madao.training.graph import Recorder, SharedMemory
 from madao.training.outer_step import Asked, OuterStep, Places
 from madao.training.precision import full_precision
@@ -46,7 +47,6 @@ _OF_OTHER_DRAWS = (Deflated, GaussNewton)
 _CHECKED = 16  # images on which traced code is compared with the reference
 
 _LOGGER = logging.getLogger("madao")
-
 Along = Callable[[Policy, Tensor, Sequence[Draw] | None], Tensor]
 
 
@@ -239,14 +239,14 @@ class PolicyOptimizer:
 
         For transforms that draw no random numbers and are the same functions at every call. The traced gradient is
         compared with the reference once, on a few images. What differs there, or cannot be recorded, runs as it did;
-        so do microbatches, whose memory a graph would hold all at once, and steps of several processes.
+        so do steps of several processes.
 
         Args:
             say: Where it says that it could not be recorded.
             compile: Whether the traced code is compiled.
             memory: What the graphs share with others.
         """
-        if self.microbatch is not None or self.ranks.world > 1:
+        if self.ranks.world > 1:
             return
         traced, checked = Traced(compile), False
 
@@ -261,25 +261,25 @@ class PolicyOptimizer:
         self._estimate = Recorder(estimated, "outer steps", [self.policy], say, memory, reference, before=1)
 
     def _check_traced(self, asked: "Asked", tensors: tuple[Tensor, ...]) -> None:
-        """Raise unless traced code has the reference's gradient on the first few images, in full precision."""
+        """Raise unless traced code has the reference's gradient on a few images, in parts and some only scored."""
         few = tuple(tensor[:_CHECKED].clone() for tensor in tensors)
-        state, autocast, solver = self.policy.get_extra_state(), self.autocast, self.solver
-        pathwise = self.pathwise_batch
+        state, small = self.policy.get_extra_state(), copy.copy(self)
+        small.autocast = None
+        if self.pathwise_batch is not None:
+            small.pathwise_batch = min(self.pathwise_batch, max(len(few[0]) // 2, 1))
+        if self.microbatch is not None:
+            small.microbatch = min(self.microbatch, max(len(few[0]) // 4, 1))
+        if isinstance(self.solver, GaussNewton):
+            small.solver = dataclasses.replace(self.solver, steps=2)  # of few images more steps lead anywhere
 
         def gradient(hvp: SecondOrder | None) -> Vector:
             self.policy.set_extra_state(state)
-            return self._estimated(hvp, asked, few).grads
+            return small._estimated(hvp, asked, few).grads
 
-        self.autocast = None
-        if pathwise is not None:
-            self.pathwise_batch = min(pathwise, max(len(few[0]) // 2, 1))  # so that some are only scored here too
-        if isinstance(solver, GaussNewton):
-            self.solver = dataclasses.replace(solver, steps=2)  # of few images more steps lead anywhere
         try:
             with full_precision():
                 check_traced(gradient(Traced()), lambda: gradient(self.hvp), original(self.model))
         finally:
-            self.autocast, self.solver, self.pathwise_batch = autocast, solver, pathwise
             self.policy.set_extra_state(state)
 
     def _update(self, gradients: Sequence[Tensor], norm: float) -> None:
@@ -354,24 +354,24 @@ class PolicyOptimizer:
                 unmoved = [] if self.along is None else [self.along(self.policy, targets, None)]
                 plain = (inner_transform(floats), *unmoved)
         passes = self._passes()
-        fixed = targets if self.along is None else None
-        curvature = None
+        fixed, kind = (labels, labels.dtype) if self.along is None else (None, inputs[1].dtype)
+        inner, outer, curvature = given_at(0, fixed), as_they_are(outer_images, outer_targets, transform), None
         if isinstance(self.solver, _OF_OTHER_DRAWS):
             # By another draw: q must know nothing of the draw whose influence is measured along it.
             few = floats[: len(curved)]
             other = [drawn(self.policy, few, labels[: len(few)], curved) for _ in range(self.views)]
             again, *again_moved = self._augmented(few, targets[: len(few)], other)
-            added, given = (inner_transform(again), *again_moved), len(inputs)
+            added, behind = (inner_transform(again), *again_moved), given_at(len(inputs), fixed)
             inputs, plain = (*inputs, *added), None if plain is None else (*plain, *added)
-            curvature = passes.terms(self.inner_mode, fixed, curved, draws=self.draws, given=given)
+            curvature = passes.terms(self.inner_mode, behind, kind, curved)
         elif self.curvature_batch is not None:
-            curvature = passes.terms(self.inner_mode, fixed, curved, draws=self.draws)
+            curvature = passes.terms(self.inner_mode, inner, kind, curved)
         problem = Problem(
             params=params,
             hyper=tuple(self._params),
             inputs=inputs,
-            inner=passes.terms(self.inner_mode, fixed, place, draws=self.draws, pathwise=places.pathwise),
-            outer=passes.terms(self.outer_mode, outer_targets, places.validation, (outer_images, transform)),
+            inner=passes.terms(self.inner_mode, inner, kind, place, places.pathwise),
+            outer=passes.terms(self.outer_mode, outer, outer_targets.dtype, places.validation),
             curvature=curvature,
             weight_decay=self.weight_decay,
             log_prob=log_prob,

@@ -51,7 +51,8 @@ class OuterConfig:
         average: Take outer steps at weights averaged from outer step to outer step by this decay, 0.9 say, which see
             further than those of the moment; 0 for the weights of the moment.
         clip: Longest gradient of the policy that is used as it is. By default any.
-        microbatch: Most images in one pass of the outer step, to save memory. By default all.
+        microbatch: Most images in one pass of the outer step. By default those of a pass of training, or a sixteenth
+            of all; in mode train, where images of a batch depend on each other, all.
     """
 
     estimator: Literal["influence", "relaxed"] = "influence"

@@ -18,6 +18,7 @@ from madao.hypergrad import (
     Influence,
     LeaveOneOut,
     Neumann,
+    Ranks,
     Relaxed,
     SameLoss,
     Unaugmented,
@@ -42,6 +43,8 @@ _BASELINES: dict[str, Baseline] = {
     "same-loss": SameLoss(),
     "unaugmented": Unaugmented(),
 }
+
+_MOST_PARTS = 16
 
 
 class PolicyLearning:
@@ -87,6 +90,7 @@ class PolicyLearning:
         )
         epochs = config.epochs / 5 if settings.warmup is None else settings.warmup
         self.warmup = round(epochs * len(train_batches))
+        self.microbatch = _microbatch(config, Ranks.current().world)
         self.outer = PolicyOptimizer(
             policy,
             network if self.average is None else self.average.module.requires_grad_(True),
@@ -100,7 +104,7 @@ class PolicyLearning:
             inner_mode=settings.mode,
             weight_decay=config.optimizer.weight_decay,
             clip=settings.clip,
-            microbatch=settings.microbatch,
+            microbatch=self.microbatch,
             curvature_batch=settings.curvature_batch_size,
             pathwise_batch=_pathwise(settings, config.batch_size),
             autocast=autocast,
@@ -139,7 +143,7 @@ class PolicyLearning:
         self.record: list[dict[str, Any]] = []  # of outer steps that are not in the run directory yet
         self.at_work = False
         sizes = (self._validation.batch_size, (self._train or train_batches).batch_size)
-        self.largest_pass = min(max(sizes), settings.microbatch or max(sizes))
+        self.largest_pass = min(max(sizes), self.microbatch or max(sizes))
 
     def applies(self, step: int) -> bool:
         """Whether training images go through the policy at a step."""
@@ -231,6 +235,15 @@ def _pathwise(settings: OuterConfig, batch_size: int) -> int | None:
     if settings.pathwise_batch_size is not None or settings.mode == "train":
         return settings.pathwise_batch_size
     return max((settings.train_batch_size or batch_size) // 4, 32)
+
+
+def _microbatch(config: TrainConfig, world: int) -> int | None:
+    settings, own = config.outer, -(-config.batch_size // (config.accumulate * world))
+    if settings.microbatch is not None or settings.mode == "train":
+        return settings.microbatch
+    # What trains fits. Of very many parts a graph would be long, and passes of very few images slow.
+    most = max(settings.batch_size or 0, settings.train_batch_size or 0, config.batch_size)
+    return max(own, -(-most // (_MOST_PARTS * world)))
 
 
 def _solver(settings: OuterConfig) -> Deflated | GaussNewton | Neumann | Identity:
