@@ -108,9 +108,12 @@ def test_the_best_setting_is_a_recipe_and_what_it_says_of_itself_is_in_the_recor
 
     sixty, two_hundred = cells(tables[0])
     assert f": {sixty} %, the lowest" in header
-    assert f"three seeds: {two_hundred} %, the lowest" in header
+    assert f"six seeds: {two_hundred} %, the lowest" in header
     tuned, trivial, alike = (cell.removeprefix("−") for cell in cells(tables[1])[:3])
     told = f"paired, {tuned} points below RandAugment, tuned, {trivial} below TrivialAugment and {alike} below every"
+    assert told in header
+    tuned, trivial = (cell.removeprefix("−") for cell in cells(tables[3])[:2])
+    told = f"paired, {tuned} points below RandAugment, tuned, and {trivial} below TrivialAugment, which does not exceed"
     assert told in header
     assert f"and Cutout alone ({cells(tables[0], 'crop, flip, Cutout |')[0].split()[0]})" in header
     for words, title in {
@@ -132,7 +135,7 @@ def test_the_readme_has_the_numbers_of_the_records(monkeypatch: pytest.MonkeyPat
         for line in (ROOT / "README.md").read_text().splitlines()
         if line.startswith(("| 60 epochs", "| 200 epochs", "| *learned* −"))
     ]
-    assert [row[0] for row in rows] == ["60 epochs, six seeds", "learned −", "200 epochs, three seeds", "learned −"]
+    assert [row[0] for row in rows] == ["60 epochs, six seeds", "learned −", "200 epochs, six seeds", "learned −"]
     results = ROOT / "benchmarks" / "results"
     for entry, errors, differences in zip(script.ENTRIES, rows[::2], rows[1::2], strict=True):
         cells = entry.cells(results)
@@ -163,6 +166,26 @@ def test_differences_are_those_of_seeds_that_both_have(tmp_path: Path, monkeypat
     ]
     assert entries.paired(entry, tmp_path, names, ["randaugment"]) == ""
     assert "validation error" in entries.paired(entry, tmp_path, names, references, "validation_error")
+
+
+def test_costs_are_those_of_all_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = module(ROOT / "benchmarks" / "paper" / "entries.py", monkeypatch)
+    costs = {"madao 0": (3.0, 1000), "madao 1": (5.0, 2600), "standard 0": (2.0, 700), "standard 1": (2.5, 712)}
+    cells = {
+        name: {"seed": int(name[-1]), "minutes": minutes, "memory_mib": memory}
+        for name, (minutes, memory) in {**costs, "uniform 0": (None, None)}.items()
+    }
+    entry, columns = (
+        entries.Entry("cifar10-wrn-28-2", ["madao"]),
+        {"standard": "crops", "madao": "learned", "uniform": "all"},
+    )
+    assert entries.cost_table([entry], tmp_path, columns) == ""
+    entry.path(tmp_path).write_text(json.dumps({"settings": {"epochs": 200, "batch_size": 128}, "cells": cells}))
+    assert entries.cost_table([entry], tmp_path, columns).splitlines() == [
+        "| minutes, MiB | crops | learned | all |",
+        "| --- | --- | --- | --- |",
+        "| cifar10-wrn-28-2 | 2.2, 712 | 4.0, 1000 to 2600 | – |",
+    ]
 
 
 def test_a_recipe_that_fails_does_not_keep_the_next_from_being_trained(
