@@ -176,7 +176,7 @@ def test_costs_are_those_of_all_seeds(tmp_path: Path, monkeypatch: pytest.Monkey
         for name, (minutes, memory) in {**costs, "uniform 0": (None, None)}.items()
     }
     entry, columns = (
-        entries.Entry("cifar10-wrn-28-2", ["madao"]),
+        entries.Entry("cifar10-wrn-28-2", ["standard", "madao", "uniform"]),
         {"standard": "crops", "madao": "learned", "uniform": "all"},
     )
     assert entries.cost_table([entry], tmp_path, columns) == ""
