@@ -5,13 +5,15 @@ from unittest import mock
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from madao.hypergrad import DoubleBackward, FiniteDifference, ForwardOverReverse
+from madao.hypergrad import DoubleBackward, FiniteDifference, ForwardOverReverse, Traced
 from madao.hypergrad.hvp import SecondOrder
+from madao.hypergrad.problem import detached
 from tests.hypergrad.problems import random
 
-KINDS: list[SecondOrder] = [ForwardOverReverse(), DoubleBackward(), FiniteDifference()]
+KINDS: list[SecondOrder] = [ForwardOverReverse(), DoubleBackward(), FiniteDifference(), Traced()]
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: type(kind).__name__)
 
 
@@ -40,7 +42,7 @@ def test_products_equal_the_dense_hessian(kind: SecondOrder) -> None:
 
 @every_kind
 def test_directional_equals_explicit_gradients(kind: SecondOrder) -> None:
-    slope, gradient = kind.directional(loss, PARAMS, DIRECTION, INPUTS)
+    slope, gradient = kind.directional(loss, PARAMS, DIRECTION, detached(INPUTS, requires_grad=True))
     assert slope.shape == (5,)
 
     def explicit(x: Tensor) -> Tensor:
@@ -53,6 +55,9 @@ def test_directional_equals_explicit_gradients(kind: SecondOrder) -> None:
     torch.testing.assert_close(slope, explicit(INPUTS[0]), rtol=1e-7, atol=1e-8)
     expected = torch.func.grad(lambda x: explicit(x).mean())(INPUTS[0])
     torch.testing.assert_close(gradient[0], expected, rtol=1e-6, atol=1e-8)
+    values, of_losses = kind.losses(loss, PARAMS, detached(INPUTS, requires_grad=True))
+    torch.testing.assert_close(values, loss(PARAMS, INPUTS))
+    torch.testing.assert_close(of_losses[0], torch.func.grad(lambda x: loss(PARAMS, (x,)).mean())(INPUTS[0]))
     calls = 0
 
     def counted(params: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> Tensor:
@@ -78,10 +83,37 @@ def test_a_scalar_loss_and_unused_tensors(kind: SecondOrder) -> None:
     direction = (*DIRECTION, torch.ones(4, dtype=torch.float64))
     product = kind.products(scalar, unused, (*INPUTS, random(2, seed=5)))(direction)
     assert torch.equal(product[2], torch.zeros(4, dtype=torch.float64))
-    slope, gradient = kind.directional(scalar, unused, direction, (*INPUTS, random(2, seed=5)))
+    inputs = detached((*INPUTS, random(2, seed=5)), requires_grad=True)
+    slope, gradient = kind.directional(scalar, unused, direction, inputs)
     assert slope.shape == ()
+    assert gradient[1] is not None
     assert torch.equal(gradient[1], torch.zeros(2, dtype=torch.float64))
+    assert gradient[0] is not None
     assert gradient[0].any()
+
+
+@every_kind
+def test_inputs_that_want_no_gradient_have_none(kind: SecondOrder) -> None:
+    """Not even where there is one to be had, or where asking for it is an error."""
+    labels, signs = torch.tensor([0, 1, 1, 0, 1]), torch.tensor([1.0, -1, 1, 1, -1], dtype=torch.float64)
+
+    def of_labels(p: tuple[Tensor, ...], x: tuple[Tensor, ...]) -> Tensor:
+        values = loss(p, (x[1],))
+        if isinstance(kind, (DoubleBackward, FiniteDifference)):  # torch has no forward mode of this one
+            values = values + F.soft_margin_loss(values, x[2], reduction="none")
+        return values * (1 + x[0]) * x[3]
+
+    (images,) = detached(INPUTS, requires_grad=True)
+    weights = torch.full((5,), 0.3, dtype=torch.float64)
+    given = (labels, images, signs, weights)
+    slope, gradient = kind.directional(of_labels, PARAMS, DIRECTION, given)
+    assert [part is None for part in gradient] == [True, False, True, True]
+    alone = DoubleBackward().directional(
+        lambda p, x: of_labels(p, (labels, x[0], signs, weights)), PARAMS, DIRECTION, (images,)
+    )
+    torch.testing.assert_close((slope, gradient[1]), (alone[0], alone[1][0]), rtol=1e-5, atol=1e-7)
+    for _, found in (kind.losses(of_labels, PARAMS, given), kind.gradient(of_labels, PARAMS, given)):
+        assert [part is None for part in found[-4:]] == [True, False, True, True]
 
 
 def test_no_graph_of_the_gradient_is_kept() -> None:
@@ -97,7 +129,7 @@ def test_no_graph_of_the_gradient_is_kept() -> None:
 
     with mock.patch.object(eager_transforms, "_autograd_grad", watch):
         ForwardOverReverse().products(loss, PARAMS, INPUTS)(DIRECTION)
-        ForwardOverReverse().directional(loss, PARAMS, DIRECTION, INPUTS)
+        ForwardOverReverse().directional(loss, PARAMS, DIRECTION, detached(INPUTS, requires_grad=True))
     assert seen == [False, False]
     assert eager_transforms._autograd_grad is private
 

@@ -302,7 +302,7 @@ def test_a_foreign_optimizer_and_batches_of_three() -> None:
         ({"every": 0}, "every must be a whole number of at least 1, got 0"),
         ({"warmup": -1}, "warmup must be a whole number of at least 0"),
         ({"clip": 0.0}, "clip must be above 0"),
-        ({"microbatch": 0}, "microbatch must be at least 1"),
+        ({"microbatch": 0}, "microbatch must be a whole number of at least 1"),
     ],
 )
 def test_mistakes(settings: dict[str, Any], message: str) -> None:
@@ -332,7 +332,7 @@ def test_several_draws_of_each_image_are_one_larger_batch() -> None:
     step = PolicyOptimizer(Policy(), model, draws=3, **settings | {"estimator": estimator}).step(TRAIN, VALIDATION)
     assert step is not None
     assert step.applied
-    with pytest.raises(ValueError, match="draws must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="draws must be a whole number of at least 1, got 0"):
         build(draws=0)
 
 

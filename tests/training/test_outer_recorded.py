@@ -25,6 +25,8 @@ from madao.hypergrad import (
 from madao.hypergrad.pure import Mode
 from madao.hypergrad.traced import UntraceableError
 from madao.policy import Policy, Standard
+from madao.training.example_losses import augmented_examples
+from madao.training.graph import Recorder
 from madao.training.outer import PolicyOptimizer
 from madao.training.outer_step import Asked
 from madao.training.precision import full_precision
@@ -237,6 +239,21 @@ def test_traced_scores_are_compared_too(monkeypatch: pytest.MonkeyPatch) -> None
     assert outer.pathwise_batch == 128
 
 
+@pytest.mark.parametrize(
+    ("name", "recorded"),
+    [
+        ("influence, same loss, in parts", True),
+        ("microbatches", False),
+        ("influence, gauss-newton", True),
+        ("relaxed, neumann", True),
+    ],
+)
+def test_parts_are_recorded_where_nothing_is_kept_of_them(name: str, recorded: bool) -> None:
+    outer = build(**CASES[name])
+    outer.record(print)
+    assert isinstance(outer._estimate, Recorder) == recorded
+
+
 def test_traced_is_asked_for_by_record() -> None:
     with pytest.raises(ValueError, match="call record"):
         build(hvp=Traced())
@@ -245,13 +262,12 @@ def test_traced_is_asked_for_by_record() -> None:
 def test_losses_that_compute_the_same_are_equal() -> None:
     outer = build()
 
-    def first(outer: PolicyOptimizer, mode: Mode = "train", dtype: torch.dtype = torch.int64) -> Any:
-        return outer._passes().terms(mode, lambda given, part: (given[0][part],) * 2, dtype, Place(0, 4, 4))[0].loss
+    def first(outer: PolicyOptimizer, mode: Mode = "train") -> Any:
+        return outer._passes().terms(mode, augmented_examples(0, None), Place(0, 4, 4))[0].loss
 
     assert first(outer) == first(outer)
     assert hash(first(outer)) == hash(first(outer))
     assert first(outer) != first(outer, "eval")
-    assert first(outer) != first(outer, dtype=torch.float32)
     assert first(outer) != first(build(network()))
     assert first(outer) != first(build(outer.model, loss=F.mse_loss))
     assert first(outer) != first(build(outer.model, autocast=torch.bfloat16))

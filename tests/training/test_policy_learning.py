@@ -78,6 +78,9 @@ def test_magnitudes_are_learned_from_a_quarter_of_the_images(
         ({"batch_size": 1000}, {}, 63),
         ({"train_batch_size": 256, "microbatch": 100}, {}, 100),
         ({"train_batch_size": 256, "mode": "train"}, {}, None),
+        ({"train_batch_size": 256, "solver": "gauss-newton"}, {}, None),
+        ({"train_batch_size": 256, "solver": "neumann"}, {}, None),
+        ({"train_batch_size": 256, "solver": "identity"}, {}, 32),
     ],
 )
 def test_outer_steps_pass_as_many_images_at_once_as_training_does(

@@ -20,6 +20,7 @@ from madao.hypergrad.influence import (
     SameExample,
     SameLoss,
 )
+from madao.hypergrad.problem import detached
 from madao.hypergrad.ranks import Ranks
 from madao.hypergrad.vector import OptionalVector, Vector
 
@@ -70,14 +71,14 @@ class Setting:
     def directional(self, q: Vector, second_order: SecondOrder) -> Directional:
         """⟨q, ∇θ ℓ_b⟩ of every example, and the gradient of ⟨q, ∇θ f⟩ in the inputs."""
         slopes, weights, losses, gradient = [], [], [], vector.zeros_like(self.inputs)
+        fixed = detached(self.inputs)
         for term in self.terms:
-            value = None
-            if term.pathwise:
-                given, back = term.given_and_back(self.inputs)
+            given, back = term.given_and_back(self.inputs) if term.pathwise else (term.given(fixed), None)
+            if back is not None and any(tensor.requires_grad for tensor in given):
                 slope, part = second_order.directional(term.loss, self.params, q, given)
-                gradient = _added(gradient, back(part), term.pathwise)
+                gradient, value = _added(gradient, back(part), term.pathwise), None
             else:
-                value, slope = second_order.slopes(term.loss, self.params, q, term.given(self.inputs))
+                value, slope = second_order.slopes(term.loss, self.params, q, given)
             losses.append(value)
             slopes.append(slope.reshape(-1))
             weights.append(torch.full_like(slopes[-1], term.weight / slope.numel()))

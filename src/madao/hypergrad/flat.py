@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from madao.hypergrad import vector
 from madao.hypergrad.problem import Loss, Term, as_terms, check_loss, detached
 from madao.hypergrad.vector import OptionalVector, Vector
 
@@ -72,7 +71,7 @@ class FlatTerm:
     def given_and_back(self, inputs: Vector) -> tuple[Vector, Callable[[OptionalVector], OptionalVector]]:
         """What the loss takes of the inputs, and the way from a gradient in that to one in the inputs.
 
-        Of what it takes, that has `requires_grad` which depends on the inputs. A gradient is None where there is none.
+        What of it depends on the inputs has `requires_grad`. Gradients are None where there are none.
         """
         leaves = detached(inputs, requires_grad=True)
         if self.of is None:
@@ -81,7 +80,7 @@ class FlatTerm:
             given = self.of(leaves)
 
         def back(gradient: OptionalVector) -> OptionalVector:
-            pairs = [(g, part) for g, part in zip(given, gradient, strict=True) if g.requires_grad and part is not None]
+            pairs = [(tensor, part) for tensor, part in zip(given, gradient, strict=True) if part is not None]
             if not pairs:
                 return (None,) * len(leaves)
             tensors, cotangents = zip(*pairs, strict=True)
@@ -103,10 +102,16 @@ def flat_terms(
         if term.of is None:
             found.append(FlatTerm(_FlatLoss(term.loss, name, form_params, form_inputs), term.weight, pathwise))
         else:
-            chosen = functools.partial(_chosen, term.of, form_inputs, name)
+            chosen = functools.partial(_taken, term.of, form_inputs, name)
             found.append(FlatTerm(_FlatLoss(term.loss, name, form_params, tuple), term.weight, pathwise, chosen))
     return found
 
 
-def _chosen(of: Callable[[Any], Vector], form_inputs: Callable[[Vector], Any], name: str, inputs: Vector) -> Vector:
-    return vector.flatten(of(form_inputs(inputs)), f"what a term of the {name} loss takes of its inputs")[0]
+def _taken(of: Callable[[Any], Any], form_inputs: Callable[[Vector], Any], name: str, inputs: Vector) -> Vector:
+    taken = of(form_inputs(inputs))
+    if not isinstance(taken, tuple) or not all(isinstance(tensor, Tensor) for tensor in taken):
+        raise TypeError(
+            f"Term.of must return a tuple of tensors, got {type(taken).__name__} for a term of the {name} loss; "
+            "put a single tensor into a tuple, (tensor,)"
+        )
+    return taken

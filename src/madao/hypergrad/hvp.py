@@ -3,7 +3,8 @@
 Each kind answers these questions. *Products*: what is H v, with H the Hessian of a loss at a point, or its Gauss-Newton
 matrix, which for all kinds takes the network's forward-mode derivative. *Directional*: how does a loss change along a
 direction q of the parameters, D_q ℓ = ⟨q, ∇θ ℓ⟩, and what is the gradient of that in the loss's inputs, which is the
-mixed second derivative every hypergradient ends with.
+mixed second derivative every hypergradient ends with. Gradients are taken in inputs that have `requires_grad`, and are
+None for the others: labels, say.
 
 All are pure: losses are evaluated at parameters handed to them, so that nothing has to be restored afterwards.
 """
@@ -12,7 +13,7 @@ import abc
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -22,7 +23,7 @@ from torch._functorch import eager_transforms
 from torch.autograd import forward_ad
 
 from madao.hypergrad import vector
-from madao.hypergrad.problem import SplitLoss, detached, mean
+from madao.hypergrad.problem import SplitLoss, as_leaves, detached, mean
 from madao.hypergrad.vector import Operator, OptionalVector, Vector
 
 PureLoss = Callable[[Vector, Vector], Tensor]
@@ -39,7 +40,9 @@ class SecondOrder(abc.ABC):
         """V ↦ H v, H the Hessian in the parameters of the mean loss."""
 
     @abc.abstractmethod
-    def directional(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Vector]:
+    def directional(
+        self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector
+    ) -> tuple[Tensor, OptionalVector]:
         """D_q ℓ, of ℓ's own shape, and the gradient of its mean in the inputs."""
 
     def gauss_newton(self, loss: SplitLoss, params: Vector, inputs: Vector) -> Operator:
@@ -56,26 +59,22 @@ class SecondOrder(abc.ABC):
     def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Tensor]:
         """ℓ and D_q ℓ, of ℓ's own shape, and no gradient."""
 
-    def losses(self, loss: PureLoss, params: Vector, inputs: Vector) -> tuple[Tensor, Vector]:
+    def losses(self, loss: PureLoss, params: Vector, inputs: Vector) -> tuple[Tensor, OptionalVector]:
         """ℓ, of its own shape, and the gradient of its mean in the inputs."""
-        leaves = detached(inputs, requires_grad=True)
+        leaves = as_leaves(inputs)
         with torch.enable_grad():
             value = loss(detached(params), leaves)
-            return value.detach(), _gradient(mean(value), leaves)
+            return value.detach(), at_their_places(_gradient(mean(value), wanted(leaves)), leaves)
 
     def gradient(self, loss: PureLoss, params: Vector, inputs: Vector) -> tuple[Tensor, OptionalVector]:
-        """The mean loss, and its gradient in parameters and in inputs with `requires_grad`.
-
-        None for the others, and for those it does not depend on.
-        """
-        wanted = [True] * len(params) + [tensor.requires_grad for tensor in inputs]
-        point = tuple(t.detach().requires_grad_(w) for t, w in zip((*params, *inputs), wanted, strict=True))
+        """The mean loss, and its gradient in parameters and inputs: None for those it does not depend on, too."""
+        point = (*detached(params, requires_grad=True), *as_leaves(inputs))
         with torch.enable_grad():
             value = mean(loss(point[: len(params)], point[len(params) :]))
             if not value.requires_grad:
                 return value, (None,) * len(point)
-            found = iter(torch.autograd.grad(value, [t for t in point if t.requires_grad], allow_unused=True))
-            return value.detach(), tuple(next(found) if w else None for w in wanted)
+            found = torch.autograd.grad(value, wanted(point), allow_unused=True)
+            return value.detach(), at_their_places(found, point)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,22 +97,25 @@ class ForwardOverReverse(SecondOrder):
 
         return _with_fallback(product)
 
-    def directional(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Vector]:
+    def directional(
+        self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector
+    ) -> tuple[Tensor, OptionalVector]:
         """D_q ℓ and the derivative of ∇inputs f along q, by the same pass."""
-        fixed = detached(inputs)
+        fixed, moved = detached(inputs), detached(wanted(inputs))
 
         def value_and_gradient(direction: Vector, keep_graph: bool = False) -> Vector:
             with _moving(detached(params), direction) as point, _graph_of_gradients(keep_graph):
 
                 def mean_and_value(x: Vector) -> tuple[Tensor, Tensor]:
-                    value = loss(point, x)
+                    placed = zip(fixed, at_their_places(x, inputs), strict=True)
+                    value = loss(point, tuple(still if moving is None else moving for still, moving in placed))
                     return mean(value), value
 
-                gradient, value = torch.func.grad(mean_and_value, has_aux=True)(fixed)
+                gradient, value = torch.func.grad(mean_and_value, has_aux=True)(moved)
                 return _tangents((value, *gradient))
 
         slope, *gradient = _with_fallback(value_and_gradient)(direction)
-        return slope, tuple(gradient)
+        return slope, at_their_places(gradient, inputs)
 
     def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Tensor]:
         """ℓ and its tangent: one forward pass."""
@@ -140,10 +142,12 @@ class DoubleBackward(SecondOrder):
 
         return product
 
-    def directional(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Vector]:
+    def directional(
+        self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector
+    ) -> tuple[Tensor, OptionalVector]:
         """D_q ℓ as the derivative of ⟨Jᵀu, q⟩ in u, J the Jacobian of ℓ; at u = 1 that is the sum of D_q ℓ too."""
-        value, slope, gradient = self._pulled(loss, params, direction, detached(inputs, requires_grad=True))
-        return slope, vector.scaled(gradient, 1 / value.numel())
+        value, slope, gradient = self._pulled(loss, params, direction, as_leaves(inputs))
+        return slope, at_their_places(vector.scaled(gradient, 1 / value.numel()), inputs)
 
     def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Tensor]:
         """The same, with ℓ and without its inputs' gradient."""
@@ -160,8 +164,7 @@ class DoubleBackward(SecondOrder):
             cotangent = torch.ones_like(value).requires_grad_()
             pulled = _gradient(value, point, (cotangent,), create_graph=True)
             along = vector.dot(pulled, detached(direction))
-            leaves = (cotangent, *(tensor for tensor in inputs if tensor.requires_grad))
-            slope, *gradient = _gradient(along, leaves)
+            slope, *gradient = _gradient(along, (cotangent, *wanted(inputs)))
         return value.detach(), slope, tuple(gradient)
 
 
@@ -196,17 +199,19 @@ class FiniteDifference(SecondOrder):
 
         return product
 
-    def directional(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Vector]:
+    def directional(
+        self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector
+    ) -> tuple[Tensor, OptionalVector]:
         """D_q ℓ and its gradient, by the same two evaluations."""
 
         def value_and_gradient(at: Vector) -> Vector:
-            leaves = detached(inputs, requires_grad=True)
+            leaves = as_leaves(inputs)
             with torch.enable_grad():
                 value = loss(at, leaves)
-                return (value.detach(), *_gradient(mean(value), leaves))
+                return (value.detach(), *_gradient(mean(value), wanted(leaves)))
 
         slope, *gradient = self._central(value_and_gradient, detached(params), direction)
-        return slope, tuple(gradient)
+        return slope, at_their_places(gradient, inputs)
 
     def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Tensor]:
         """ℓ, and D_q ℓ by two more evaluations."""
@@ -229,6 +234,17 @@ class FiniteDifference(SecondOrder):
         ahead = function(vector.add(point, direction, epsilon))
         behind = function(vector.add(point, direction, -epsilon))
         return vector.scaled(vector.add(ahead, behind, -1.0), 1 / (2 * epsilon))
+
+
+def wanted(tensors: Vector) -> Vector:
+    """Those that a gradient is wanted of."""
+    return tuple(tensor for tensor in tensors if tensor.requires_grad)
+
+
+def at_their_places(gradient: Sequence[Tensor | None], tensors: Vector) -> OptionalVector:
+    """A gradient in those that it was wanted of as one in all of them: None for the others."""
+    found = iter(gradient)
+    return tuple(next(found) if tensor.requires_grad else None for tensor in tensors)
 
 
 def gauss_newton_product(loss: SplitLoss, params: Vector, direction: Vector, inputs: Vector) -> Vector:
@@ -314,7 +330,7 @@ def _gradient(
     """Reverse-mode gradient; zero where an output does not depend on a leaf at all."""
     outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
     kept = [i for i, output in enumerate(outputs) if output.requires_grad]
-    if not kept:
+    if not kept or not leaves:
         return vector.zeros_like(leaves)
     return torch.autograd.grad(
         [outputs[i] for i in kept],

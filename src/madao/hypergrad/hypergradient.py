@@ -174,7 +174,7 @@ def unread(
         del gradient
     else:
         products = second_order.gauss_newton if isinstance(solver, GaussNewton) else second_order.products
-        operators = [(products(term.loss, params, term.given(inputs)), term.weight) for term in curvature]
+        operators = [(products(term.loss, params, term.given(detached(inputs))), term.weight) for term in curvature]
         operator = _summed(operators, problem.weight_decay, ranks)
         solution = solver.solve(operator, v)
     residual, spent, judge = solution.residual, solution.products, solution.judge
@@ -268,7 +268,7 @@ def _gradient(
     gradient: Vector | None = None
     by_inputs: Vector | None = None
     for term in terms:
-        given, back = term.given_and_back(inputs) if direct else (detached(term.given(inputs)), None)
+        given, back = term.given_and_back(inputs) if direct else (term.given(detached(inputs)), None)
         part, found = second_order.gradient(term.loss, params, given)
         if all(part_gradient is None for part_gradient in found[: len(params)]):
             raise ValueError(

@@ -31,9 +31,9 @@ class Term:
         weight: In the sum.
         pathwise: For `Influence`: its weight in the derivative by way of the inputs, where that is taken of a part of
             the examples; 0 for those that are only scored, at the price of a forward pass. By default the weight.
-        of: `of(inputs)`, the part of the inputs the loss takes, and what else it is computed from: a tuple of
-            floating-point tensors. Terms of one loss and of equal shapes are then one function to `Traced`, which
-            traces and compiles it once. By default the loss takes the inputs themselves.
+        of: `of(inputs)`, a tuple of tensors that the loss takes in place of the inputs: a part of them, and what else
+            it is computed from, labels say. Terms of one loss and of equal shapes are then one function to `Traced`,
+            which traces and compiles it once. By default the loss takes the inputs themselves.
     """
 
     loss: Loss
@@ -98,6 +98,11 @@ def check_loss(value: Any, name: str) -> Tensor:
 def mean(value: Tensor) -> Tensor:
     """The loss from a scalar or per-example values."""
     return value.mean() if value.ndim else value
+
+
+def as_leaves(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The same values as new leaves, which want a gradient where the given ones do."""
+    return tuple(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors)
 
 
 def detached(tensors: Sequence[Tensor], requires_grad: bool = False) -> tuple[Tensor, ...]:

@@ -22,10 +22,10 @@ from torch import Tensor, fx
 from torch._functorch import config as functorch_config
 
 from madao.hypergrad import norms
-from madao.hypergrad.hvp import PureLoss, SecondOrder, gauss_newton_product
+from madao.hypergrad.hvp import PureLoss, SecondOrder, at_their_places, gauss_newton_product, wanted
 from madao.hypergrad.linearise import linearised
 from madao.hypergrad.merge import merge_convolutions
-from madao.hypergrad.problem import SplitLoss, detached, mean
+from madao.hypergrad.problem import SplitLoss, as_leaves, detached, mean
 from madao.hypergrad.vector import Operator, OptionalVector, Vector
 
 _MEMORY_BUDGET = 0.4
@@ -86,16 +86,18 @@ class Traced(SecondOrder):
 
         return product
 
-    def directional(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Vector]:
+    def directional(
+        self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector
+    ) -> tuple[Tensor, OptionalVector]:
         """D_q ℓ by forward mode, and its gradient in the inputs by reverse mode over that."""
-        leaves = detached(inputs, requires_grad=True)
+        leaves = as_leaves(inputs)
         graph, arguments = self._along("directional", _tangent_of, loss, params, direction, inputs)
         with torch.enable_grad(), functorch_config.patch(activation_memory_budget=_MEMORY_BUDGET):
             slope: Tensor = graph(*arguments, *leaves)
         if not slope.requires_grad:
-            return slope, tuple(torch.zeros_like(leaf) for leaf in leaves)
-        gradient = torch.autograd.grad(mean(slope), leaves, materialize_grads=True)
-        return slope.detach(), gradient
+            return slope, at_their_places([torch.zeros_like(leaf) for leaf in wanted(leaves)], leaves)
+        gradient = torch.autograd.grad(mean(slope), wanted(leaves), materialize_grads=True)
+        return slope.detach(), at_their_places(gradient, leaves)
 
     def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Tensor]:
         """ℓ and D_q ℓ by one forward pass, of which nothing is kept."""
@@ -104,7 +106,7 @@ class Traced(SecondOrder):
             value, slope = graph(*arguments, *detached(inputs))
         return value, slope
 
-    def losses(self, loss: PureLoss, params: Vector, inputs: Vector) -> tuple[Tensor, Vector]:
+    def losses(self, loss: PureLoss, params: Vector, inputs: Vector) -> tuple[Tensor, OptionalVector]:
         """ℓ, and the gradient of its mean by reverse mode."""
         everything = detached((*params, *inputs))
         graph = self._once("losses", loss, everything, lambda: self._graph(_every(loss, len(params)), everything))

@@ -15,19 +15,17 @@ from madao.hypergrad.pure import Mode, raised
 from madao.policy.standard import normalise
 
 Loss = Callable[..., Tensor]
-
-
 Examples = Callable[[tuple[Tensor, ...], slice], tuple[Tensor, Tensor]]
-"""`examples(given, part)`: the model's inputs and the targets of a part of a batch, from a problem's inputs."""
+"""`examples(inputs, part)`: what the model sees of a part of a batch, and its targets, from a problem's inputs."""
 
 
-def given_at(place: int, targets: Tensor | None) -> Examples:
-    """Those of what is given at a place, with these targets, or where there are none with those behind them."""
-    return lambda given, part: (given[place][part], (given[place + 1] if targets is None else targets)[part])
+def augmented_examples(place: int, targets: Tensor | None) -> Examples:
+    """The problem's input of this number, with these targets; with None those that are the next input."""
+    return lambda inputs, part: (inputs[place][part], (inputs[place + 1] if targets is None else targets)[part])
 
 
-def as_they_are(images: Tensor, targets: Tensor, transform: Callable[[Tensor], Tensor]) -> Examples:
-    """These, whatever is given."""
+def validation_examples(images: Tensor, targets: Tensor, transform: Callable[[Tensor], Tensor]) -> Examples:
+    """These, whatever the problem's inputs are."""
     return lambda _, part: (transform(normalise(images[part])), targets[part])
 
 
@@ -37,25 +35,24 @@ class ExampleLosses:
     Args:
         losses: Of outputs and targets.
         model: In its mode.
-        dtype: Of the targets, which come as floating point.
     """
 
-    def __init__(self, losses: Loss, model: PureModel, dtype: torch.dtype) -> None:
-        self.losses, self.model, self.dtype = losses, model, dtype
-        self.identity = (losses, id(model.model), model.mode, model.autocast, dtype)
+    def __init__(self, losses: Loss, model: PureModel) -> None:
+        self.losses, self.model = losses, model
+        self.identity = (losses, id(model.model), model.mode, model.autocast)
 
-    def __call__(self, params: dict[str, Tensor], given: tuple[Tensor, Tensor]) -> Tensor:
+    def __call__(self, params: dict[str, Tensor], examples: tuple[Tensor, Tensor]) -> Tensor:
         """One value an example."""
-        return self.of_outputs(self.outputs(params, given), given)
+        return self.of_outputs(self.outputs(params, examples), examples)
 
-    def outputs(self, params: dict[str, Tensor], given: tuple[Tensor, Tensor]) -> Tensor:
+    def outputs(self, params: dict[str, Tensor], examples: tuple[Tensor, Tensor]) -> Tensor:
         """The model's, in float32, as mixed-precision training has them for its loss."""
-        outputs: Tensor = raised(self.model(params, given[0]))
+        outputs: Tensor = raised(self.model(params, examples[0]))
         return outputs
 
-    def of_outputs(self, outputs: Tensor, given: tuple[Tensor, Tensor]) -> Tensor:
+    def of_outputs(self, outputs: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
         """The loss of each."""
-        return self.losses(outputs, given[1].to(self.dtype))
+        return self.losses(outputs, examples[1])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ExampleLosses) and self.identity == other.identity
@@ -82,41 +79,36 @@ class Passes:
     autocast: torch.dtype | None
     seed: int
 
-    def terms(
-        self, mode: Mode, examples: Examples, dtype: torch.dtype, place: Place, pathwise: Place | None = None
-    ) -> list[Term]:
+    def terms(self, mode: Mode, examples: Examples, place: Place, pathwise: Place | None = None) -> list[Term]:
         """The loss over the first examples, as many as there are at a place.
 
         Args:
             mode: The model's.
             examples: Where they are.
-            dtype: Of their targets.
             place: Theirs among those of all processes.
             pathwise: That of the first of them, whose derivative by way of the inputs is taken; by default all.
         """
         count, pathwise = len(place), pathwise or place
         smooth, size = len(pathwise), self.microbatch or max(count, 1)
-        bounds = [*_bounds(0, smooth, size), *(_bounds(smooth, count, size)[1:] if smooth < count else ())]
+        bounds = [*_starts(0, max(smooth, 1), size), *_starts(smooth, count, size), count]
         terms = []
         for start, stop in itertools.pairwise(bounds):
             # Each microbatch has a dropout mask of its own.
             model = PureModel(self.model, mode, self.seed + place.start + start, self.autocast)
             derivative = (stop - start) / max(pathwise.total, 1) if start < max(smooth, 1) else 0.0
-            loss, weight = ExampleLosses(self.losses, model, dtype), (stop - start) / max(place.total, 1)
-            terms.append(Term(loss, weight, derivative, functools.partial(_floating, examples, slice(start, stop))))
+            of = functools.partial(_part, examples, slice(start, stop))
+            terms.append(Term(ExampleLosses(self.losses, model), (stop - start) / max(place.total, 1), derivative, of))
         return terms
 
 
-def _bounds(start: int, stop: int, size: int) -> list[int]:
-    """Of parts no larger than a size, and alike: what is made for one of them does for the others."""
+def _starts(start: int, stop: int, size: int) -> range:
+    """Of parts no larger than a size: all of one size where as few can be, since each size is compiled for itself."""
     parts = max(-(-(stop - start) // size), 1)
-    return [start + (stop - start) * part // parts for part in range(parts + 1)]
+    return range(start, stop, size if (stop - start) % parts else max((stop - start) // parts, 1))
 
 
-def _floating(examples: Examples, part: slice, given: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-    """A part's inputs and targets, these as floating point that holds whole numbers exactly."""
-    inputs, targets = examples(given, part)
-    return inputs, targets if targets.is_floating_point() else targets.double()
+def _part(examples: Examples, part: slice, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    return examples(inputs, part)
 
 
 def per_example(loss: Loss) -> Loss:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from madao.hypergrad import (
     Deflated,
     GaussNewton,
+    Identity,
     Influence,
     Neumann,
     Problem,
@@ -33,7 +34,7 @@ from madao.hypergrad.vector import Vector
 from madao.policy import Draw, Policy
 from madao.policy.standard import normalise
 from madao.training.drawing import drawn
-from madao.training.example_losses import Loss, Passes, as_they_are, given_at, per_example
+from madao.training.example_losses import Loss, Passes, augmented_examples, per_example, validation_examples
 from madao.training.graph import Recorder, SharedMemory
 from madao.training.outer_step import Asked, OuterStep, Places
 from madao.training.precision import full_precision
@@ -47,6 +48,7 @@ _OF_OTHER_DRAWS = (Deflated, GaussNewton)
 _CHECKED = 16  # images on which traced code is compared with the reference
 
 _LOGGER = logging.getLogger("madao")
+
 Along = Callable[[Policy, Tensor, Sequence[Draw] | None], Tensor]
 
 
@@ -71,7 +73,7 @@ class PolicyOptimizer:
         estimator: How that becomes a gradient of the policy: `Influence(…)`, by default with the baseline
             `LeaveOneOut()`; or `Relaxed()`, the paper's.
         hvp: How second derivatives are taken. By default `ForwardOverReverse()`.
-        transform: What stands between policy and model, for training and validation images alike: normalising, say.
+        transform: What stands between policy and model, for each image by itself, those of validation too: normalising.
         inner_mode: The model's mode in the training loss. In `"eval"` an image's influence is its own; `"train"`, that
             of the inner steps, is the authors' choice.
         outer_mode: The model's mode in the validation loss. `"eval"` is the authors' choice.
@@ -122,13 +124,12 @@ class PolicyOptimizer:
         views: int = 1,
         along: Along | None = None,
     ) -> None:
-        for name, value, least in (("every", every, 1), ("warmup", warmup, 0), ("check_every", check_every, 0)):
+        sizes = {"microbatch": microbatch, "curvature_batch": curvature_batch, "pathwise_batch": pathwise_batch}
+        counts = {"every": every, "warmup": warmup, "check_every": check_every, "draws": draws, "views": views}
+        for name, value in (counts | {name: size for name, size in sizes.items() if size is not None}).items():
+            least = 0 if name in ("warmup", "check_every") else 1
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
-        sizes = {"microbatch": microbatch, "curvature_batch": curvature_batch, "pathwise_batch": pathwise_batch}
-        for name, size in {**sizes, "draws": draws, "views": views}.items():
-            if size is not None and size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size!r}")
         if clip is not None and not clip > 0:
             raise ValueError(f"clip must be above 0, got {clip!r}")
         self.policy, self.model, self.every, self.warmup = policy, model, every, warmup
@@ -138,7 +139,7 @@ class PolicyOptimizer:
             estimator = Relaxed() if isinstance(self.solver, Unrolled) else Influence()
         self.estimator = estimator
         if isinstance(hvp, Traced):
-            raise ValueError("Traced keeps what it makes of every batch; leave hvp alone and call record(print)")
+            raise ValueError("Traced() is compared with what hvp says; leave hvp alone and call record(print)")
         self.hvp, self.transform, self.weight_decay, self.clip = hvp, transform, weight_decay, clip
         self.inner_mode, self.outer_mode, self.autocast, self.seed = inner_mode, outer_mode, autocast, seed
         self.microbatch, self.curvature_batch, self.check_every = microbatch, curvature_batch, check_every
@@ -239,14 +240,15 @@ class PolicyOptimizer:
 
         For transforms that draw no random numbers and are the same functions at every call. The traced gradient is
         compared with the reference once, on a few images. What differs there, or cannot be recorded, runs as it did;
-        so do steps of several processes.
+        so do steps of several processes, and microbatches of a solver that takes products with a Hessian: a graph would
+        hold what each of them keeps for the next product, all at once.
 
         Args:
             say: Where it says that it could not be recorded.
             compile: Whether the traced code is compiled.
             memory: What the graphs share with others.
         """
-        if self.ranks.world > 1:
+        if self.ranks.world > 1 or (self.microbatch is not None and not isinstance(self.solver, (Deflated, Identity))):
             return
         traced, checked = Traced(compile), False
 
@@ -261,14 +263,12 @@ class PolicyOptimizer:
         self._estimate = Recorder(estimated, "outer steps", [self.policy], say, memory, reference, before=1)
 
     def _check_traced(self, asked: "Asked", tensors: tuple[Tensor, ...]) -> None:
-        """Raise unless traced code has the reference's gradient on a few images, in parts and some only scored."""
+        """Raise unless traced code has the reference's gradient on a few images, some of them only scored."""
         few = tuple(tensor[:_CHECKED].clone() for tensor in tensors)
         state, small = self.policy.get_extra_state(), copy.copy(self)
         small.autocast = None
         if self.pathwise_batch is not None:
             small.pathwise_batch = min(self.pathwise_batch, max(len(few[0]) // 2, 1))
-        if self.microbatch is not None:
-            small.microbatch = min(self.microbatch, max(len(few[0]) // 4, 1))
         if isinstance(self.solver, GaussNewton):
             small.solver = dataclasses.replace(self.solver, steps=2)  # of few images more steps lead anywhere
 
@@ -319,7 +319,7 @@ class PolicyOptimizer:
             images, *rest = (tensor.repeat_interleave(self.draws, 0) for tensor in (images, *rest))
             if self.along is not None:
                 targets = targets.repeat_interleave(self.draws, 0)
-        transform = self.transform or _unchanged
+        transform = self.transform or (lambda images: images)
         if asked.transform is None:
             inner_transform = transform
         else:
@@ -354,24 +354,25 @@ class PolicyOptimizer:
                 unmoved = [] if self.along is None else [self.along(self.policy, targets, None)]
                 plain = (inner_transform(floats), *unmoved)
         passes = self._passes()
-        fixed, kind = (labels, labels.dtype) if self.along is None else (None, inputs[1].dtype)
-        inner, outer, curvature = given_at(0, fixed), as_they_are(outer_images, outer_targets, transform), None
+        fixed = labels if self.along is None else None
+        inner, curvature = augmented_examples(0, fixed), None
         if isinstance(self.solver, _OF_OTHER_DRAWS):
             # By another draw: q must know nothing of the draw whose influence is measured along it.
             few = floats[: len(curved)]
             other = [drawn(self.policy, few, labels[: len(few)], curved) for _ in range(self.views)]
             again, *again_moved = self._augmented(few, targets[: len(few)], other)
-            added, behind = (inner_transform(again), *again_moved), given_at(len(inputs), fixed)
+            added, behind = (inner_transform(again), *again_moved), augmented_examples(len(inputs), fixed)
             inputs, plain = (*inputs, *added), None if plain is None else (*plain, *added)
-            curvature = passes.terms(self.inner_mode, behind, kind, curved)
+            curvature = passes.terms(self.inner_mode, behind, curved)
         elif self.curvature_batch is not None:
-            curvature = passes.terms(self.inner_mode, inner, kind, curved)
+            curvature = passes.terms(self.inner_mode, inner, curved)
+        outer = validation_examples(outer_images, outer_targets, transform)
         problem = Problem(
             params=params,
             hyper=tuple(self._params),
             inputs=inputs,
-            inner=passes.terms(self.inner_mode, inner, kind, place, places.pathwise),
-            outer=passes.terms(self.outer_mode, outer, outer_targets.dtype, places.validation),
+            inner=passes.terms(self.inner_mode, inner, place, places.pathwise),
+            outer=passes.terms(self.outer_mode, outer, places.validation),
             curvature=curvature,
             weight_decay=self.weight_decay,
             log_prob=log_prob,
@@ -394,7 +395,3 @@ class PolicyOptimizer:
         """The images, and behind them the targets where these depend on the draws."""
         augmented = self.policy.apply(images, draws[0])
         return (augmented,) if self.along is None else (augmented, self.along(self.policy, targets, draws))
-
-
-def _unchanged(images: Tensor) -> Tensor:
-    return images

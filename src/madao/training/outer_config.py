@@ -52,7 +52,8 @@ class OuterConfig:
             further than those of the moment; 0 for the weights of the moment.
         clip: Longest gradient of the policy that is used as it is. By default any.
         microbatch: Most images in one pass of the outer step. By default those of a pass of training, or a sixteenth
-            of all; in mode train, where images of a batch depend on each other, all.
+            of all; all in mode train, where images of a batch depend on each other, and with the solvers neumann and
+            gauss-newton, whose steps are recorded in one pass only.
     """
 
     estimator: Literal["influence", "relaxed"] = "influence"

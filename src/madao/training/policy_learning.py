@@ -239,8 +239,8 @@ def _pathwise(settings: OuterConfig, batch_size: int) -> int | None:
 
 def _microbatch(config: TrainConfig, world: int) -> int | None:
     settings, own = config.outer, -(-config.batch_size // (config.accumulate * world))
-    if settings.microbatch is not None or settings.mode == "train":
-        return settings.microbatch
+    if settings.microbatch is not None or settings.mode == "train" or settings.solver in ("neumann", "gauss-newton"):
+        return settings.microbatch  # what products keep of all parts they keep of all images
     # What trains fits. Of very many parts a graph would be long, and passes of very few images slow.
     most = max(settings.batch_size or 0, settings.train_batch_size or 0, config.batch_size)
     return max(own, -(-most // (_MOST_PARTS * world)))
