@@ -88,6 +88,7 @@ def demo_config(method: str, planted: Planted, seed: int, epochs: int, folder: P
             train_batch_size=768,
             curvature_batch_size=384,
             pathwise_batch_size=384,
+            microbatch=768,  # all at once: digits are small
         ),
         epochs=epochs,
         batch_size=64,
