@@ -36,13 +36,13 @@ def test_parts(count: int, smooth: int, microbatch: int | None, sizes: list[int]
 
 def test_targets_that_move_are_behind_their_images() -> None:
     images, targets, others = torch.rand(4, 2), torch.rand(4), torch.rand(4, 2)
-    found = augmented_examples(1, None)((others, images, targets), slice(1, 3))
+    found = augmented_examples(1, None)(slice(1, 3), (others, images, targets))
     assert torch.equal(found[0], images[1:3])
     assert torch.equal(found[1], targets[1:3])
 
 
 def test_validation_images_do_not_depend_on_inputs() -> None:
     images = torch.tensor([[0], [51], [255]], dtype=torch.uint8)
-    found = validation_examples(images, torch.arange(3), lambda x: 2 * x)((), slice(1, 3))
+    found = validation_examples(images, torch.arange(3), lambda x: 2 * x)(slice(1, 3), ())
     torch.testing.assert_close(found[0], torch.tensor([[0.4], [2.0]]))
     assert found[1].tolist() == [1, 2]

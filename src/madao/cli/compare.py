@@ -116,8 +116,8 @@ def _check(plan: Plan) -> None:
     if saved is None:
         if folder.exists() and not (folder.is_dir() and {path.name for path in folder.iterdir()} <= {"lock"}):
             raise UserError(f"{folder} exists and holds no comparison; choose another --out")
-        load_dataset(plan.base.data)  # a wrong folder is told once, and before there is a folder of cells
-        tested: list[DataConfig] = []  # most methods share their images, which may take a while to list
+        shared = plan.base.data  # a wrong folder is told once, and before there is a folder of cells
+        tested = [shared] if load_dataset(shared).test is not None else []  # images may take a while to list
         for name, config in unjudged.items():
             if config.data not in tested and load_dataset(config.data).test is None:
                 raise UserError(f"--data.validation 0 leaves no images to judge {name} by, and there is no test set")

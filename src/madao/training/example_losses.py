@@ -15,18 +15,18 @@ from madao.hypergrad.pure import Mode, raised
 from madao.policy.standard import normalise
 
 Loss = Callable[..., Tensor]
-Examples = Callable[[tuple[Tensor, ...], slice], tuple[Tensor, Tensor]]
-"""`examples(inputs, part)`: what the model sees of a part of a batch, and its targets, from a problem's inputs."""
+Examples = Callable[[slice, tuple[Tensor, ...]], tuple[Tensor, Tensor]]
+"""`examples(part, inputs)`: what the model sees of a part of a batch, and its targets, from a problem's inputs."""
 
 
 def augmented_examples(place: int, targets: Tensor | None) -> Examples:
     """The problem's input of this number, with these targets; with None those that are the next input."""
-    return lambda inputs, part: (inputs[place][part], (inputs[place + 1] if targets is None else targets)[part])
+    return lambda part, inputs: (inputs[place][part], (inputs[place + 1] if targets is None else targets)[part])
 
 
 def validation_examples(images: Tensor, targets: Tensor, transform: Callable[[Tensor], Tensor]) -> Examples:
     """These, whatever the problem's inputs are."""
-    return lambda _, part: (transform(normalise(images[part])), targets[part])
+    return lambda part, _: (transform(normalise(images[part])), targets[part])
 
 
 class ExampleLosses:
@@ -96,7 +96,7 @@ class Passes:
             # Each microbatch has a dropout mask of its own.
             model = PureModel(self.model, mode, self.seed + place.start + start, self.autocast)
             derivative = (stop - start) / max(pathwise.total, 1) if start < max(smooth, 1) else 0.0
-            of = functools.partial(_part, examples, slice(start, stop))
+            of = functools.partial(examples, slice(start, stop))
             terms.append(Term(ExampleLosses(self.losses, model), (stop - start) / max(place.total, 1), derivative, of))
         return terms
 
@@ -105,10 +105,6 @@ def _starts(start: int, stop: int, size: int) -> range:
     """Of parts no larger than a size: all of one size where as few can be, since each size is compiled for itself."""
     parts = max(-(-(stop - start) // size), 1)
     return range(start, stop, size if (stop - start) % parts else max((stop - start) // parts, 1))
-
-
-def _part(examples: Examples, part: slice, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-    return examples(inputs, part)
 
 
 def per_example(loss: Loss) -> Loss:
