@@ -24,6 +24,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from measure import environment, write
 
+from madao.config.train import TrainConfig, from_plain
 from madao.data import Batches
 from madao.hypergrad import (
     ClassMean,
@@ -42,7 +43,6 @@ from madao.hypergrad import (
 )
 from madao.policy import Policy
 from madao.training import checkpoint
-from madao.training.config import TrainConfig, from_plain
 from madao.training.inner import crop_and_flip
 from madao.training.outer import PolicyOptimizer
 from madao.training.rundir import RunDirectory

@@ -26,10 +26,10 @@ sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from hardness import Network, Vector, by_operation, sample
 
 from madao import Policy, Uniform
+from madao.config.train import AugmentConfig, DataConfig, ModelConfig, TrainConfig
 from madao.data import Pixels
 from madao.hypergrad import SameLoss
 from madao.hypergrad.influence import Batch
-from madao.training.config import AugmentConfig, DataConfig, ModelConfig, TrainConfig
 from madao.training.splits import Splits
 from madao.training.trainer import Trainer
 

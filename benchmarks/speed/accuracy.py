@@ -23,6 +23,15 @@ import torch.nn.functional as F
 from measure import environment, write
 from torch import Tensor
 
+from madao.config.train import (
+    AugmentConfig,
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    OuterConfig,
+    SpeedConfig,
+    TrainConfig,
+)
 from madao.data import Batches
 from madao.hypergrad import (
     Identity,
@@ -36,15 +45,6 @@ from madao.hypergrad import (
     hypergradient,
 )
 from madao.policy import Policy
-from madao.training.config import (
-    AugmentConfig,
-    DataConfig,
-    ModelConfig,
-    OptimizerConfig,
-    OuterConfig,
-    SpeedConfig,
-    TrainConfig,
-)
 from madao.training.inner import crop_and_flip
 from madao.training.outer import PolicyOptimizer
 from madao.training.outer_step import Asked

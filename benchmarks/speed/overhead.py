@@ -25,8 +25,7 @@ from typing import Any
 import torch
 from measure import environment, write
 
-from madao.data import Pixels
-from madao.training.config import (
+from madao.config.train import (
     AugmentConfig,
     ModelConfig,
     OptimizerConfig,
@@ -35,6 +34,7 @@ from madao.training.config import (
     TaskConfig,
     TrainConfig,
 )
+from madao.data import Pixels
 from madao.training.splits import Splits
 from madao.training.trainer import Trainer
 

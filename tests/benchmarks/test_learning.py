@@ -16,10 +16,10 @@ import torch
 import madao
 from madao.cli import main
 from madao.cli.plan import read_plan
+from madao.config.train import DataConfig, TrainConfig
 from madao.data import DATASETS, Dataset, Pixels, Source
 from madao.report.record import record
 from madao.report.table import cell_path, read_cells
-from madao.training.config import DataConfig, TrainConfig
 from madao.training.splits import load_splits
 from tests.benchmarks.scripts import ROOT, module
 from tests.report.runs import write_run

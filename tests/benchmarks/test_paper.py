@@ -11,10 +11,10 @@ import pytest
 from madao.cli.plan import read_plan
 from madao.cli.recipes import recipe_path
 from madao.cli.train import read_config
+from madao.config.train import as_plain
 from madao.report.record import record
 from madao.report.run import dotted
 from madao.report.table import cell_path, read_cells
-from madao.training.config import as_plain
 from tests.benchmarks.scripts import ROOT, module
 from tests.report.runs import write_run
 

@@ -8,10 +8,10 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from madao.config.train import AugmentConfig
 from madao.ops import OPERATIONS, PAPER
 from madao.policy import ClassPolicy, Draw, FrozenPolicy, ImagePolicy, Policy, RandAugment, Uniform, sampling
 from madao.training.build import build_policy
-from madao.training.config import AugmentConfig
 from madao.training.errors import UserError
 
 

@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from madao import ClassPolicy, Policy
-from madao.training.config import AugmentConfig, DataConfig, OuterConfig, TrainConfig, as_plain
+from madao.config.train import AugmentConfig, DataConfig, OuterConfig, TrainConfig, as_plain
 from madao.training.rundir import RunDirectory
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from madao.config.train import AugmentConfig, OuterConfig
 from madao.report.compare import compare, comparison_charts, difference, interval
 from madao.report.run import Run, read_run
-from madao.training.config import AugmentConfig, OuterConfig
 from tests.report.runs import write_run
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from madao.config.train import DataConfig, OuterConfig
 from madao.report.record import LARGEST, record, settings, without_paths
 from madao.report.table import cell_path, read_cells
-from madao.training.config import DataConfig, OuterConfig
 from tests.report.runs import write_run
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from madao.config.train import OuterConfig
 from madao.report import ReportError, find_runs, read_run
-from madao.training.config import OuterConfig
 from tests.report.runs import write_run
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from madao.config.train import OptimizerConfig
 from madao.data import Pixels
 from madao.training.closing import warning
-from madao.training.config import OptimizerConfig
 from madao.training.trainer import Trainer
 from tests.training.test_trainer import settings, splits
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from madao import ClassPolicy, Policy, PolicyOptimizer, PolicySpec
+from madao.config.train import AugmentConfig, OuterConfig, TrainConfig
 from madao.hypergrad import Influence, Relaxed, SameExample
-from madao.training.config import AugmentConfig, OuterConfig, TrainConfig
 from madao.training.errors import UserError
 from madao.training.records import run_directory
 from madao.training.trainer import Trainer

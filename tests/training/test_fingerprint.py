@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from madao.training.config import DataConfig
+from madao.config.train import DataConfig
 from madao.training.errors import UserError
 from madao.training.fingerprint import fingerprint
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from madao.config.train import AugmentConfig, DataConfig, OuterConfig, TrainConfig
 from madao.training import trainer
-from madao.training.config import AugmentConfig, DataConfig, OuterConfig, TrainConfig
 from tests.training.test_trainer import assert_same_run, final_state
 
 

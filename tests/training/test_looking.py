@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from madao import ImagePolicy, PolicySpec
+from madao.config.train import AugmentConfig, OuterConfig, TrainConfig
 from madao.hypergrad import Influence, Relaxed, SameExample, Traced
 from madao.policy.features import features
-from madao.training.config import AugmentConfig, OuterConfig, TrainConfig
 from madao.training.outer_step import Asked
 from madao.training.records import run_directory
 from madao.training.trainer import Trainer

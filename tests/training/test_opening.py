@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from madao.config.train import ModelConfig, OuterConfig
 from madao.training import several
-from madao.training.config import ModelConfig, OuterConfig
 from madao.training.opening import opening, warning
 from madao.training.trainer import Trainer
 from tests.training.test_trainer import settings, splits

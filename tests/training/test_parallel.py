@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
+from madao.config.train import OuterConfig, TrainConfig
 from madao.data import Batches, Pixels
 from madao.hypergrad import Place, Ranks, Unrolled, hypergradient
 from madao.policy import Policy, Standard
-from madao.training.config import OuterConfig, TrainConfig
 from madao.training.drawing import drawn, drawn_standard, part_of
 from madao.training.errors import SharedError, UserError
 from madao.training.parallel import by_the_first, synchronised

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from madao.config.train import OuterConfig
 from madao.policy import Policy
-from madao.training.config import OuterConfig
 from madao.training.outer import PolicyOptimizer
 from madao.training.trainer import Trainer
 from tests.training.test_trainer import assert_resumes, settings, splits

@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from madao.training.config import (
+from madao.config.train import (
     AugmentConfig,
     DataConfig,
     OptimizerConfig,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from madao.training.config import AugmentConfig, OuterConfig, TrainConfig
+from madao.config.train import AugmentConfig, OuterConfig, TrainConfig
 from madao.training.errors import UserError
 from madao.training.search import MAGNITUDES, Search, study_name
 

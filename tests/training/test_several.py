@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from madao.config.train import TrainConfig
 from madao.training import several
-from madao.training.config import TrainConfig
 from madao.training.errors import UserError
 from madao.training.interrupt import Interrupted
 from madao.training.several import Cell, Several

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from madao.config.train import DataConfig
 from madao.data import Pixels
 from madao.data.folder import holds_classes
-from madao.training.config import DataConfig
 from madao.training.errors import UserError
 from madao.training.splits import Splits, load_splits
 

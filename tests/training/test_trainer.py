@@ -14,12 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.data import Pixels
-from madao.policy import Policy, PolicySpec
-from madao.tasks import Score
-from madao.training import checkpoint
-from madao.training.build import METHODS
-from madao.training.config import (
+from madao.config.train import (
     AugmentConfig,
     DataConfig,
     ModelConfig,
@@ -28,6 +23,11 @@ from madao.training.config import (
     SpeedConfig,
     TrainConfig,
 )
+from madao.data import Pixels
+from madao.policy import Policy, PolicySpec
+from madao.tasks import Score
+from madao.training import checkpoint
+from madao.training.build import METHODS
 from madao.training.errors import UserError
 from madao.training.interrupt import Interrupted
 from madao.training.splits import Splits

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from madao.config.train import DataConfig
 from madao.data import OnDevice, Pixels
 from madao.data.files import Files
 from madao.training import splits as splits_module
-from madao.training.config import DataConfig
 from madao.training.meter import Meter
 from madao.training.splits import Splits, on_device
 from madao.training.trainer import Trainer

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from madao.cli.plan import MORE, Plan, own_parser, read_plan
+from madao.config.train import DataConfig, Plain, TrainConfig, as_plain, from_plain
+from madao.files import replacing
 from madao.report.record import is_record, record, without_paths
 from madao.report.table import (
     SEARCH,
@@ -28,9 +30,7 @@ from madao.report.table import (
     read_cells,
     tabulate,
 )
-from madao.training.atomic import replacing
-from madao.training.config import DataConfig, Plain, TrainConfig, as_plain, from_plain
-from madao.training.counted import counted
+from madao.text import counted
 from madao.training.errors import UserError
 from madao.training.fingerprint import fingerprint
 from madao.training.interrupt import Interrupted

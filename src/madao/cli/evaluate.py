@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from madao.cli.parser import call
+from madao.config.train import from_plain
 from madao.data import Batches, DataError
 from madao.models import ModelError
 from madao.tasks import Score
 from madao.training import checkpoint
 from madao.training.build import build_model, build_standard, build_task, pick_device
-from madao.training.config import from_plain
 from madao.training.errors import UserError
 from madao.training.evaluate import evaluate as score
 from madao.training.evaluate import to_compare_with

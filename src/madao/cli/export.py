@@ -6,9 +6,9 @@ from typing import Literal
 from madao.cli.parser import call
 from madao.export import TARGETS
 from madao.export import export as text_for
+from madao.files import replacing
 from madao.policy import FrozenPolicy, PolicySpec, load_policy
 from madao.policy.named import NAMED
-from madao.training.atomic import replacing
 from madao.training.errors import UserError
 
 

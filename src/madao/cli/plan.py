@@ -11,10 +11,10 @@ import yaml
 
 from madao.cli.parser import Parser, with_values
 from madao.cli.train import with_recipes
+from madao.config.train import TrainConfig
 from madao.ops.checks import nearest
 from madao.report.table import TUNED, cell_path
 from madao.training.build import METHODS, build_policy
-from madao.training.config import TrainConfig
 from madao.training.errors import UserError
 from madao.training.search import MAGNITUDES
 

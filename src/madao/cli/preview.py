@@ -13,7 +13,7 @@ from madao.cli.parser import call
 from madao.data.folder import SUFFIXES
 from madao.policy import FrozenPolicy, load_policy
 from madao.policy.words import steps
-from madao.training.counted import counted
+from madao.text import counted
 from madao.training.errors import UserError
 
 _GAP = 8

@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 
 from madao.cli.parser import call
+from madao.config.train import as_plain, from_plain
 from madao.report import ReportError, Run, find_runs, read_run, write_report
-from madao.training.config import as_plain, from_plain
 from madao.training.errors import UserError
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from madao.cli.parser import Parser, with_values
 from madao.cli.recipes import recipe_path
 from madao.cli.sections import asked_for, section
+from madao.config.train import TrainConfig
 from madao.hypergrad import Ranks
 from madao.ops.checks import nearest
 from madao.policy.words import preferred
 from madao.training.build import build_policy
 from madao.training.closing import warning
-from madao.training.config import TrainConfig
 from madao.training.errors import SharedError, UserError
 from madao.training.interrupt import Interrupted, how_to_resume
 from madao.training.opening import opening

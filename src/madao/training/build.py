@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from madao.config.train import AugmentConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainConfig
 from madao.hypergrad import Ranks
 from madao.models import UnknownModel, build, build_dense, build_encoder, known, known_dense
 from madao.ops.checks import nearest
@@ -21,8 +22,7 @@ from madao.policy import (
 from madao.policy.fixed import START
 from madao.policy.named import NAMED
 from madao.tasks import Classification, MoCo, Segmentation, Task
-from madao.training.config import AugmentConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainConfig
-from madao.training.counted import counted
+from madao.text import counted
 from madao.training.errors import UserError
 from madao.training.splits import Splits
 

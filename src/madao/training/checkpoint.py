@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from madao.training.atomic import replacing, sync_folder
+from madao.files import replacing, sync_folder
 from madao.training.errors import UserError
 
 _LOGGER = logging.getLogger("madao")

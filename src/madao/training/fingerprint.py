@@ -5,8 +5,8 @@ import hashlib
 
 import torch
 
+from madao.config.train import DataConfig
 from madao.data import Encoded, Images, Pixels
-from madao.training.config import DataConfig
 from madao.training.splits import load_dataset
 
 _LOOKED_AT = 256

@@ -1,7 +1,7 @@
 """What a run says before it starts: the images, the model, and how often the policy will learn."""
 
+from madao.text import counted
 from madao.training.build import model_name
-from madao.training.counted import counted
 from madao.training.trainer import Trainer
 
 _FEW = 20

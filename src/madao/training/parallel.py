@@ -14,9 +14,9 @@ from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import nn
 
+from madao.config.train import TrainConfig
 from madao.hypergrad import Ranks
-from madao.training.config import TrainConfig
-from madao.training.counted import counted
+from madao.text import counted
 from madao.training.errors import SharedError, UserError
 
 PATIENCE = timedelta(minutes=30)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from madao.config.train import OuterConfig, TrainConfig
 from madao.data import Batches
 from madao.hypergrad import (
     ClassMean,
@@ -26,7 +27,6 @@ from madao.hypergrad import (
 from madao.hypergrad.influence import Baseline
 from madao.policy import Policy, Standard
 from madao.tasks import Task
-from madao.training.config import OuterConfig, TrainConfig
 from madao.training.drawing import part_of
 from madao.training.ema import WeightAverage
 from madao.training.errors import SharedError, UserError

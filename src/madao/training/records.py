@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from madao.config.train import TrainConfig
 from madao.policy import AugmentationPolicy, ClassPolicy, FrozenPolicy, Policy, Standard
 from madao.training import samples
 from madao.training.build import default_model
-from madao.training.config import TrainConfig
 from madao.training.rundir import RunDirectory
 from madao.training.splits import Splits
 

@@ -14,11 +14,11 @@ from typing import IO, Any
 import torch
 import yaml
 
+from madao.config.train import Plain, SpeedConfig, TrainConfig, as_plain, from_plain
+from madao.files import replacing
 from madao.training import checkpoint
-from madao.training.atomic import replacing
 from madao.training.checkpoint import Checkpoints
 from madao.training.commit import commit
-from madao.training.config import Plain, SpeedConfig, TrainConfig, as_plain, from_plain
 from madao.training.errors import UserError
 
 METRICS = (

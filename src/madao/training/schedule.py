@@ -2,7 +2,7 @@
 
 import math
 
-from madao.training.config import OptimizerConfig
+from madao.config.train import OptimizerConfig
 
 
 def learning_rate(config: OptimizerConfig, epoch: float, epochs: float) -> float:

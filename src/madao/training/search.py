@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from madao.training.atomic import replacing
-from madao.training.config import TrainConfig, as_plain
+from madao.config.train import TrainConfig, as_plain
+from madao.files import replacing
 from madao.training.errors import UserError
 from madao.training.rundir import FREE
 

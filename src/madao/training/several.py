@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
+from madao.config.train import TrainConfig
 from madao.data import DataError
 from madao.models import ModelError
-from madao.training.config import TrainConfig
 from madao.training.errors import UserError
 from madao.training.interrupt import Interrupted, StopRequest, stop_requests
 from madao.training.opening import opening, warning

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from madao.config.train import DataConfig
 from madao.data import (
     DATASETS,
     DataError,
@@ -25,8 +26,7 @@ from madao.data.errors import NotThereError
 from madao.data.folder import holds_classes
 from madao.data.masks import looks_so
 from madao.data.split import lacks
-from madao.training.config import DataConfig
-from madao.training.counted import counted
+from madao.text import counted
 from madao.training.errors import UserError
 
 _OWN_SIZE = ("cifar10", "cifar100", "svhn", "npz", "digits", "shapes")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from madao.config.train import TrainConfig
 from madao.data import Batches, DataError
 from madao.hypergrad import Ranks
 from madao.policy import ImagePolicy, Policy
@@ -24,7 +25,6 @@ from madao.training.build import (
     pick_device,
     standardise,
 )
-from madao.training.config import TrainConfig
 from madao.training.console import Console
 from madao.training.drawing import part_of
 from madao.training.ema import WeightAverage

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from madao.training.config import (
+from madao.config.train import (
     AugmentConfig,
     DataConfig,
     ModelConfig,

@@ -4,11 +4,11 @@ import dataclasses
 import os
 from typing import Any, Literal
 
+from madao.config.checks import at_least, fraction
+from madao.config.outer import OuterConfig as OuterConfig
 from madao.data import DATASETS
 from madao.ops.checks import nearest
-from madao.training.checks import at_least, fraction
 from madao.training.errors import UserError
-from madao.training.outer_config import OuterConfig as OuterConfig
 
 Planted = Literal["rotate", "translate", "shear", "brightness", "invert", "rotate-or-brightness", "by-tone", "none"]
 

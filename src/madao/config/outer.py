@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Literal
 
-from madao.training.checks import at_least, fraction
+from madao.config.checks import at_least, fraction
 from madao.training.errors import UserError
 
 
