@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from madao.distributed.sampling import part_of
 from madao.hypergrad import (
     ClassMean,
     ConjugateGradient,
@@ -28,7 +29,6 @@ from madao.hypergrad.hypergradient import unread
 from madao.policy import ClassPolicy, ImagePolicy, Policy, Standard
 from madao.tasks import Classification
 from madao.training import outer as outer_module
-from madao.training.drawing import part_of
 from madao.training.inner import InnerStep
 from madao.training.outer import PolicyOptimizer
 

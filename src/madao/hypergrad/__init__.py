@@ -1,5 +1,6 @@
 """Hypergradients: the gradient of an outer loss through the solution of an inner problem. Knows nothing of images."""
 
+from madao.distributed.group import Place, Ranks
 from madao.hypergrad.cg import ConjugateGradient
 from madao.hypergrad.deflated import Deflated
 from madao.hypergrad.estimators import Influence, Relaxed
@@ -12,7 +13,6 @@ from madao.hypergrad.neumann import Neumann
 from madao.hypergrad.nystrom import Nystrom
 from madao.hypergrad.problem import Problem, SplitLoss, Term
 from madao.hypergrad.pure import PureModel
-from madao.hypergrad.ranks import Place, Ranks
 from madao.hypergrad.signal import RunningSignal, agreement, expected_agreement, signal_to_noise, t_values
 from madao.hypergrad.stats import Stats, Status
 from madao.hypergrad.traced import Traced

@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from madao.distributed.group import Ranks
 from madao.hypergrad import vector
 from madao.hypergrad.flat import FlatTerm
 from madao.hypergrad.hvp import SecondOrder
@@ -21,7 +22,6 @@ from madao.hypergrad.influence import (
     SameLoss,
 )
 from madao.hypergrad.problem import detached
-from madao.hypergrad.ranks import Ranks
 from madao.hypergrad.vector import OptionalVector, Vector
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from madao.distributed.group import Ranks
 from madao.hypergrad import vector
 from madao.hypergrad.deflated import Deflated
 from madao.hypergrad.estimators import Estimator, Relaxed, Setting
@@ -17,7 +18,6 @@ from madao.hypergrad.gauss_newton import GaussNewton
 from madao.hypergrad.hvp import ForwardOverReverse, SecondOrder
 from madao.hypergrad.neumann import Neumann, PowerSeries
 from madao.hypergrad.problem import Loss, Problem, Term, detached
-from madao.hypergrad.ranks import Ranks
 from madao.hypergrad.stats import RUNAWAY, TOLERANCE, Solution, Stats, Status, measured_status, series_status
 from madao.hypergrad.unrolled import Unrolled
 from madao.hypergrad.vector import Operator, OptionalVector, Vector

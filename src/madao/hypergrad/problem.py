@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from madao.hypergrad.ranks import Ranks
+from madao.distributed.group import Ranks
 
 Loss = Callable[[Any, Any], Tensor]
 """`loss(params, inputs)`: a scalar, or one value per example, of which the mean is the loss."""

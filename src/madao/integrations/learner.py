@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from madao.distributed.sampling import drawn, part_of
 from madao.integrations.entries import Key, entry, replaced
 from madao.integrations.validation import outer_batches
 from madao.policy import ImagePolicy, Policy
 from madao.training import OuterStep, PolicyOptimizer
-from madao.training.drawing import drawn, part_of
 
 
 class PolicyLearner:

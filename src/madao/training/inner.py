@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from madao.distributed.sampling import drawn, drawn_standard
 from madao.hypergrad import Place
 from madao.policy import AugmentationPolicy, Standard, StandardDraw
 from madao.policy.randomness import OwnRandomness
 from madao.tasks import Task
-from madao.training.drawing import drawn, drawn_standard
 from madao.training.graph import Recorder, SharedMemory
 
 

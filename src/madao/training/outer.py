@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from madao.distributed.sampling import drawn
 from madao.hypergrad import (
     Deflated,
     GaussNewton,
@@ -33,7 +34,6 @@ from madao.hypergrad.unrolled import Unrolled
 from madao.hypergrad.vector import Vector
 from madao.policy import Draw, Policy
 from madao.policy.standard import normalise
-from madao.training.drawing import drawn
 from madao.training.example_losses import Loss, Passes, augmented_examples, per_example, validation_examples
 from madao.training.graph import Recorder, SharedMemory
 from madao.training.outer_step import Asked, OuterStep, Places

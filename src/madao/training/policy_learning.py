@@ -11,6 +11,7 @@ from torch import nn
 
 from madao.config.train import OuterConfig, TrainConfig
 from madao.data import Batches
+from madao.distributed.sampling import part_of
 from madao.hypergrad import (
     ClassMean,
     Deflated,
@@ -27,7 +28,6 @@ from madao.hypergrad import (
 from madao.hypergrad.influence import Baseline
 from madao.policy import Policy, Standard
 from madao.tasks import Task
-from madao.training.drawing import part_of
 from madao.training.ema import WeightAverage
 from madao.training.errors import SharedError, UserError
 from madao.training.inner import Trained, crop_and_flip, cropped_batch

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from madao.config.train import TrainConfig
 from madao.data import Batches, DataError
+from madao.distributed.launch import by_the_first, launched, synchronised
+from madao.distributed.sampling import part_of
 from madao.hypergrad import Ranks
 from madao.policy import ImagePolicy, Policy
 from madao.tasks import Score
@@ -26,7 +28,6 @@ from madao.training.build import (
     standardise,
 )
 from madao.training.console import Console
-from madao.training.drawing import part_of
 from madao.training.ema import WeightAverage
 from madao.training.errors import SharedError, UserError, less_memory, out_of_memory
 from madao.training.evaluate import evaluate, to_compare_with
@@ -36,7 +37,6 @@ from madao.training.inner import GraphedStep, InnerStep
 from madao.training.interrupt import Interrupted, StopRequest, how_to_resume, stop_requests
 from madao.training.memory import let_segments_grow
 from madao.training.meter import Meter
-from madao.training.parallel import by_the_first, launched, synchronised
 from madao.training.policy_learning import PolicyLearning
 from madao.training.precision import set_precision
 from madao.training.records import record_images, record_policy, run_directory

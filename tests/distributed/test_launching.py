@@ -116,7 +116,7 @@ from pathlib import Path
 
 import torch
 
-from madao.training.parallel import launched
+from madao.distributed.launch import launched
 
 
 def main():

@@ -9,11 +9,11 @@ from torch import nn
 
 from madao.config.train import OuterConfig, TrainConfig
 from madao.data import Batches, Pixels
+from madao.distributed.launch import by_the_first, synchronised
+from madao.distributed.sampling import drawn, drawn_standard, part_of
 from madao.hypergrad import Place, Ranks, Unrolled, hypergradient
 from madao.policy import Policy, Standard
-from madao.training.drawing import drawn, drawn_standard, part_of
 from madao.training.errors import SharedError, UserError
-from madao.training.parallel import by_the_first, synchronised
 from tests.hypergrad.problems import quadratic
 from tests.training.launching import ended, started
 from tests.training.processes import CASES
