@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from madao.ops import OPERATIONS, PAPER, Operation
-from madao.ops.table import SECANT_HALF_WIDTH
+from madao.ops.registry import SECANT_HALF_WIDTH
 
 EXACT = [OPERATIONS[name] for name in PAPER if OPERATIONS[name].derivative == "exact"]
 STAIRCASE = [OPERATIONS[name] for name in PAPER if OPERATIONS[name].derivative == "straight-through"]

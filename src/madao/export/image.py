@@ -18,9 +18,10 @@ from PIL import Image
 from torch import Tensor
 
 from madao.export import pillow
-from madao.ops import Operation, along, geometric
+from madao.ops import Operation, geometric
+from madao.ops import targets as along
 from madao.ops.checks import check_fill_fits, check_images
-from madao.ops.table import built_in
+from madao.ops.registry import built_in
 from madao.policy import Draw, FrozenPolicy, PolicySpec
 
 _REMEMBERED_GRIDS = 64

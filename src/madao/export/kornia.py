@@ -7,7 +7,7 @@ from kornia.augmentation import GeometricAugmentationBase2D
 from torch import Tensor
 
 from madao.export.image import ImageAugmenter, without_classes
-from madao.ops import along
+from madao.ops import targets as along
 from madao.policy import Draw
 
 

@@ -12,7 +12,7 @@ import torch
 from madao.export import looking, pillow
 from madao.export.image import ImageAugmenter, Step, strength
 from madao.ops import Operation
-from madao.ops.table import built_in
+from madao.ops.registry import built_in
 from madao.policy import PolicySpec
 from madao.policy.features import NAMES
 from madao.policy.network import Network, Outputs

@@ -1,6 +1,6 @@
 """Image operations as pure functions of (images, magnitude, sign): no randomness, no modules."""
 
 from madao.ops.dispatch import dispatch
-from madao.ops.table import OPERATIONS, PAPER, Operation, choose, find, register
+from madao.ops.registry import OPERATIONS, PAPER, Operation, choose, find, register
 
 __all__ = ["OPERATIONS", "PAPER", "Operation", "choose", "dispatch", "find", "register"]

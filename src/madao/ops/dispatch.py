@@ -10,7 +10,7 @@ from torch import Tensor
 
 from madao.ops.checks import check_fill, check_fill_fits, check_images, check_strengths
 from madao.ops.geometric import Fill
-from madao.ops.table import Operation
+from madao.ops.registry import Operation
 
 
 def dispatch(
@@ -76,13 +76,15 @@ def dispatch_unchecked(
 @functools.cache
 def _kernels() -> ModuleType | None:
     """The fused kernels, where Triton is installed."""
-    return importlib.import_module("madao.ops.kernels") if importlib.util.find_spec("triton") is not None else None
+    return (
+        importlib.import_module("madao.ops.triton.forward") if importlib.util.find_spec("triton") is not None else None
+    )
 
 
 @functools.cache
 def _kernel_gradients() -> ModuleType:
     """Their backward pass."""
-    return importlib.import_module("madao.ops.kernel_gradients")
+    return importlib.import_module("madao.ops.triton.backward")
 
 
 def grouped(

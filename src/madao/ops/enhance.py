@@ -10,7 +10,7 @@ the arithmetic of PIL's `ImageEnhance`: whole-number luma, float32 blending, tru
 import torch
 from torch import Tensor
 
-from madao.ops.levels import truncate
+from madao.ops.quantize import truncate
 
 _LUMA = (0.299, 0.587, 0.114)
 _LUMA_65536 = (19595, 38470, 7471)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from madao.ops.levels import truncate
+from madao.ops.quantize import truncate
 
 Fill = float | Sequence[float]
 """The colour outside the image in [0, 1], also for uint8: one number, or one a channel."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from madao.ops.levels import nearest_levels
+from madao.ops.quantize import nearest_levels
 
 
 def invert(images: Tensor) -> Tensor:

@@ -7,7 +7,8 @@ from typing import Any, Self, overload
 import torch
 from torch import Tensor, nn
 
-from madao.ops import Operation, along
+from madao.ops import Operation
+from madao.ops import targets as along
 from madao.ops.checks import check_fill, check_fill_fits, check_images, check_strengths
 from madao.ops.dispatch import dispatch_unchecked, grouped
 from madao.ops.geometric import Fill

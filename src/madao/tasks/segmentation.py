@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from madao.ops.along import move_masks
 from madao.ops.geometric import warp
+from madao.ops.targets import move_masks
 from madao.policy import AugmentationPolicy, Standard, StandardDraw
 from madao.tasks.base import Draws, Measure, Score, Task
 

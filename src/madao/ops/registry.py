@@ -45,7 +45,7 @@ class Operation:
         unit: What `range` is measured in, for people.
         matrix: `matrix(value, height, width)` of a geometric operation that is one affine map: `[B]` → `[B, 2, 3]`,
             from output to input positions, both in [−1, 1] from edge to edge, as `madao.ops.geometric.warp` takes it;
-            `value` is 0 where there is no range. With it masks, boxes and points move along (`madao.ops.along`).
+            `value` is 0 where there is no range. With it masks, boxes and points move along (`madao.ops.targets`).
     """
 
     name: str

@@ -10,7 +10,7 @@ import madao
 from madao.ops import OPERATIONS, PAPER, choose
 from madao.ops.dispatch import grouped
 
-kernels = pytest.importorskip("madao.ops.kernels", reason="needs Triton")
+kernels = pytest.importorskip("madao.ops.triton.forward", reason="needs Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ALL = tuple(OPERATIONS[name] for name in PAPER)

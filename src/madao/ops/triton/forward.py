@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from madao.ops.geometric import Fill
-from madao.ops.table import PAPER, Operation, built_in
+from madao.ops.registry import PAPER, Operation, built_in
 
 _CODES = {name: code for code, name in enumerate(PAPER)}
 SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y, ROTATE = (tl.constexpr(code) for code in range(5))

@@ -19,7 +19,7 @@ from madao.ops import OPERATIONS, PAPER, Operation, choose
 from madao.ops.dispatch import dispatch_unchecked, grouped
 from madao.ops.geometric import Fill
 
-gradients = pytest.importorskip("madao.ops.kernel_gradients", reason="needs Triton")
+gradients = pytest.importorskip("madao.ops.triton.backward", reason="needs Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ALL = tuple(OPERATIONS[name] for name in PAPER)

@@ -25,7 +25,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from madao.ops.geometric import Fill
-from madao.ops.kernels import (
+from madao.ops.registry import OPERATIONS, SECANT_HALF_WIDTH, Operation
+from madao.ops.triton.forward import (
     AUTO_CONTRAST,
     BLUE,
     BRIGHTNESS,
@@ -62,7 +63,6 @@ from madao.ops.kernels import (
     supported,
     unclipped,
 )
-from madao.ops.table import OPERATIONS, SECANT_HALF_WIDTH, Operation
 
 HALF_WINDOW = tl.constexpr(SECANT_HALF_WIDTH)
 EDGE_PASSES = tl.constexpr(bool(torch.func.grad(lambda edge: edge.clamp(0, 1))(torch.zeros((), device="cpu")) != 0))

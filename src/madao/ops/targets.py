@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from madao.ops.geometric import sampling_grid
-from madao.ops.table import Operation
+from madao.ops.registry import Operation
 
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 """What has the bits of a type that torch cannot gather."""

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.ops import OPERATIONS, Operation, along, geometric
+from madao.ops import OPERATIONS, Operation, geometric
+from madao.ops import targets as along
 
 GEOMETRIC = [name for name, operation in OPERATIONS.items() if operation.geometric]
 SIZES = [(23, 41), (40, 17), (1, 9), (16, 16)]
