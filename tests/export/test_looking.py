@@ -22,10 +22,10 @@ from madao.export import timm as for_timm
 from madao.export.image import ImageAugmenter, from_pil
 from madao.export.torchvision import PolicyTransform
 from madao.policy import FrozenPolicy
-from madao.policy.features import features
+from madao.policy.conditional.features import features
 from tests.export.exported import load, write
 from tests.export.test_python import test_it_looks_as_if_a_person_had_written_it as assert_tidy
-from tests.policy.test_looking import inverting_dark
+from tests.policy.conditional.test_image_conditional import inverting_dark
 
 GENERATOR = torch.Generator().manual_seed(0)
 IMAGES = (

@@ -12,7 +12,7 @@ from scipy.ndimage import map_coordinates
 from torch import Tensor
 
 from madao import Policy, RandAugment, Standard
-from madao.policy.standard import StandardDraw, crop, resized_crop
+from madao.policy.base_augmentation import StandardDraw, crop, resized_crop
 
 WHOLE = (0.0, 0.0, 1.0, 1.0)
 

@@ -11,7 +11,7 @@ from madao import ClassPolicy, ImagePolicy, Policy
 from madao.report import read_run, write_report
 from madao.report.gallery import gallery
 from madao.report.laws import heat_map
-from tests.policy.test_looking import inverting_dark
+from tests.policy.conditional.test_image_conditional import inverting_dark
 from tests.report.runs import write_run
 
 NAMES = ("cat & dog", "<b>owl</b>", "fox")

@@ -8,7 +8,7 @@ from madao.export import TARGETS
 from madao.export import export as text_for
 from madao.files import replacing
 from madao.policy import FrozenPolicy, PolicySpec, load_policy
-from madao.policy.named import NAMED
+from madao.policy.registry import NAMED
 from madao.training.errors import UserError
 
 

@@ -12,7 +12,7 @@ from madao.cli.export import of_label
 from madao.cli.parser import call
 from madao.data.folder import SUFFIXES
 from madao.policy import FrozenPolicy, load_policy
-from madao.policy.words import steps
+from madao.policy.describe import steps
 from madao.text import counted
 from madao.training.errors import UserError
 

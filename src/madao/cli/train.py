@@ -12,7 +12,7 @@ from madao.cli.sections import asked_for, section
 from madao.config.train import TrainConfig
 from madao.hypergrad import Ranks
 from madao.ops.checks import nearest
-from madao.policy.words import preferred
+from madao.policy.describe import preferred
 from madao.training.build import build_policy
 from madao.training.closing import warning
 from madao.training.errors import SharedError, UserError

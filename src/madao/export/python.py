@@ -14,8 +14,8 @@ from madao.export.image import ImageAugmenter, Step, strength
 from madao.ops import Operation
 from madao.ops.registry import built_in
 from madao.policy import PolicySpec
-from madao.policy.features import NAMES
-from madao.policy.network import Network, Outputs
+from madao.policy.conditional.features import NAMES
+from madao.policy.conditional.network import Network, Outputs
 
 _HEAD = '''"""A data augmentation policy found by madao. This file needs Pillow and nothing else.
 

@@ -1,16 +1,16 @@
 """Policies: laws that give each image of a batch its operations, strengths and signs."""
 
-from madao.policy.autoaugment import AutoAugment
 from madao.policy.base import AugmentationPolicy
-from madao.policy.conditional import ClassPolicy
+from madao.policy.base_augmentation import Standard, StandardDraw
+from madao.policy.baselines.autoaugment import AutoAugment
+from madao.policy.baselines.fixed import FrozenPolicy, RandAugment, TrivialAugment, Uniform
+from madao.policy.conditional.class_conditional import ClassPolicy
+from madao.policy.conditional.image_conditional import ImagePolicy
 from madao.policy.draw import Draw
-from madao.policy.fixed import FrozenPolicy, RandAugment, TrivialAugment, Uniform
 from madao.policy.learned import Policy
-from madao.policy.looking import ImagePolicy
-from madao.policy.named import load_policy
+from madao.policy.registry import load_policy
 from madao.policy.spec import Entry, PolicySpec
-from madao.policy.specfile import PolicyFileError
-from madao.policy.standard import Standard, StandardDraw
+from madao.policy.spec_json import PolicyFileError
 
 __all__ = [
     "AugmentationPolicy",

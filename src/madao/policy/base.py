@@ -12,9 +12,9 @@ from madao.ops import targets as along
 from madao.ops.checks import check_fill, check_fill_fits, check_images, check_strengths
 from madao.ops.dispatch import dispatch_unchecked, grouped
 from madao.ops.geometric import Fill
+from madao.policy.conditional.features import features
 from madao.policy.draw import Draw
-from madao.policy.features import features
-from madao.policy.randomness import OwnRandomness
+from madao.policy.seeded_module import OwnRandomness
 
 
 class AugmentationPolicy(OwnRandomness, abc.ABC):

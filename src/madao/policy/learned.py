@@ -13,7 +13,7 @@ from madao.ops.geometric import Fill
 from madao.policy import sampling
 from madao.policy.base import AugmentationPolicy
 from madao.policy.draw import Draw
-from madao.policy.law import Law
+from madao.policy.policy_tables import Law
 from madao.policy.spec import PolicySpec, check_variation, rounded_stages
 
 START_LOGIT = 0.5

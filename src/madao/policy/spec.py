@@ -12,10 +12,10 @@ from torch import Tensor
 from madao.ops import Operation
 from madao.ops.checks import check_fill
 from madao.ops.geometric import Fill
-from madao.policy import specfile
-from madao.policy.network import Network
-from madao.policy.specfile import PolicyFileError
-from madao.policy.words import strength
+from madao.policy import spec_json as specfile
+from madao.policy.conditional.network import Network
+from madao.policy.describe import strength
+from madao.policy.spec_json import PolicyFileError
 
 
 @dataclasses.dataclass(frozen=True)

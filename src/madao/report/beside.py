@@ -3,7 +3,7 @@
 import collections
 from collections.abc import Sequence
 
-from madao.policy.words import sentence
+from madao.policy.describe import sentence
 from madao.report.chart import Chart
 from madao.report.compare import Comparison, comparison_charts
 from madao.report.pieces import escaped, figures, warnings

@@ -9,7 +9,7 @@ from importlib import resources
 import yaml
 
 from madao.policy import PolicySpec
-from madao.policy.words import sentence, strength
+from madao.policy.describe import sentence, strength
 from madao.report.beside import comparison_section, runs_that_stand_alone
 from madao.report.chart import Chart
 from madao.report.charts import cost_charts, health_charts, learning_charts, policy_charts

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from madao.policy import AugmentationPolicy, Standard, StandardDraw
-from madao.policy.standard import normalise
+from madao.policy.base_augmentation import normalise
 from madao.tasks.base import Draws, Task
 from madao.tasks.neighbours import Neighbours
 

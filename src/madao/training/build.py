@@ -19,8 +19,8 @@ from madao.policy import (
     Uniform,
     load_policy,
 )
-from madao.policy.fixed import START
-from madao.policy.named import NAMED
+from madao.policy.baselines.fixed import START
+from madao.policy.registry import NAMED
 from madao.tasks import Classification, MoCo, Segmentation, Task
 from madao.text import counted
 from madao.training.errors import UserError

@@ -8,7 +8,7 @@ from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from madao.policy import AugmentationPolicy, Policy
-from madao.policy.words import preferred
+from madao.policy.describe import preferred
 
 
 class Console:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from madao.hypergrad import Place, PureModel, Term
 from madao.hypergrad.pure import Mode, raised
-from madao.policy.standard import normalise
+from madao.policy.base_augmentation import normalise
 
 Loss = Callable[..., Tensor]
 Examples = Callable[[slice, tuple[Tensor, ...]], tuple[Tensor, Tensor]]

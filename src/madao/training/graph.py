@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from madao.policy.randomness import OwnRandomness
+from madao.policy.seeded_module import OwnRandomness
 from madao.training.memory import let_go
 
 _MOST = 16

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from madao.distributed.sampling import drawn, drawn_standard
 from madao.hypergrad import Place
 from madao.policy import AugmentationPolicy, Standard, StandardDraw
-from madao.policy.randomness import OwnRandomness
+from madao.policy.seeded_module import OwnRandomness
 from madao.tasks import Task
 from madao.training.graph import Recorder, SharedMemory
 

@@ -33,7 +33,7 @@ from madao.hypergrad.signal import RunningSignal
 from madao.hypergrad.unrolled import Unrolled
 from madao.hypergrad.vector import Vector
 from madao.policy import Draw, Policy
-from madao.policy.standard import normalise
+from madao.policy.base_augmentation import normalise
 from madao.training.example_losses import Loss, Passes, augmented_examples, per_example, validation_examples
 from madao.training.graph import Recorder, SharedMemory
 from madao.training.outer_step import Asked, OuterStep, Places

@@ -10,11 +10,11 @@ from madao.ops import PAPER, Operation, choose
 from madao.ops.geometric import Fill
 from madao.policy import sampling
 from madao.policy.base import AugmentationPolicy
+from madao.policy.conditional.features import NAMES
+from madao.policy.conditional.network import Layers
+from madao.policy.device_cache import on_device
 from madao.policy.draw import Draw
-from madao.policy.features import NAMES
-from madao.policy.kept import on_device
-from madao.policy.law import Law, rows_of_features, rows_of_labels
-from madao.policy.network import Layers
+from madao.policy.policy_tables import Law, rows_of_features, rows_of_labels
 from madao.policy.spec import Entry, PolicySpec
 
 START = torch.tensor(0.5).sigmoid().item()

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from madao.ops.checks import check_images
 from madao.policy.base import AugmentationPolicy
+from madao.policy.device_cache import on_device
 from madao.policy.draw import Draw
-from madao.policy.kept import on_device
 from madao.policy.learned import Policy
-from madao.policy.randomness import OwnRandomness
+from madao.policy.seeded_module import OwnRandomness
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from madao.ops.checks import check_images
-from madao.policy.conditional import SHRINKAGE, pulled
-from madao.policy.features import CENTRES, KINDS, NAMES, SCALES, features, of_kinds
-from madao.policy.law import Law, rows_of_features
+from madao.policy.conditional.class_conditional import SHRINKAGE, pulled
+from madao.policy.conditional.features import CENTRES, KINDS, NAMES, SCALES, features, of_kinds
+from madao.policy.conditional.network import Layers, Network, Outputs
 from madao.policy.learned import Policy, settings_of
-from madao.policy.network import Layers, Network, Outputs
+from madao.policy.policy_tables import Law, rows_of_features
 from madao.policy.spec import PolicySpec, six
 
 _FIXED = ("centre", "scale", "weights", "bias", "offset")
@@ -26,7 +26,7 @@ class ImagePolicy(Policy):
     """`Policy` whose logits depend on what the image shows: those of image x are φ + V h(x) / √H, φ shared.
 
     h(x) = tanh(W f(x) / √F + b) − c, H hidden units on F = 24 standardised numbers f of the image: means and deviations
-    of its channels, how much neighbours differ, and the brightness of 4 × 4 patches (`madao.policy.features`). V starts
+    of its channels, how much neighbours differ, and the brightness of 4 × 4 patches (`madao.policy.conditional.features`). V starts
     at zero, so that the law is that of `Policy` until it learns. c is what h is on average, so that φ
     is the mean of the images' logits; `selection`, `application` and `magnitude` are those of φ, `law_of(images)` those
     of images.

@@ -4,7 +4,7 @@ import torch
 from madao import Draw, PolicySpec
 from madao.ops import OPERATIONS, Operation
 from madao.policy import Entry
-from madao.policy.words import alike, amount, preferred, sentence, steps, strength
+from madao.policy.describe import alike, amount, preferred, sentence, steps, strength
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from madao.ops import OPERATIONS, Operation, find
 from madao.ops.checks import nearest
 from madao.ops.geometric import Fill
-from madao.policy.features import NAMES
-from madao.policy.network import Network, Numbers, Outputs
+from madao.policy.conditional.features import NAMES
+from madao.policy.conditional.network import Network, Numbers, Outputs
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from madao.ops.checks import nearest
-from madao.policy.autoaugment import PUBLISHED, AutoAugment
 from madao.policy.base import AugmentationPolicy
-from madao.policy.fixed import FrozenPolicy, RandAugment, TrivialAugment, Uniform
+from madao.policy.baselines.autoaugment import PUBLISHED, AutoAugment
+from madao.policy.baselines.fixed import FrozenPolicy, RandAugment, TrivialAugment, Uniform
 from madao.policy.spec import PolicySpec
 
 NAMED: dict[str, Callable[[int], AugmentationPolicy]] = {

@@ -8,7 +8,7 @@ from torch import Tensor
 from torchvision.transforms import functional as TF
 
 from madao import Policy, RandAugment, Standard
-from madao.policy.standard import cut_out
+from madao.policy.base_augmentation import cut_out
 
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
 

@@ -15,9 +15,9 @@ from madao import ClassPolicy, Draw, ImagePolicy, Policy, PolicySpec, Standard, 
 from madao.hypergrad import Identity, Influence, NoBaseline, Problem, Relaxed, hypergradient
 from madao.hypergrad.estimators import Estimator
 from madao.policy import FrozenPolicy, PolicyFileError
-from madao.policy.features import CENTRES, NAMES, features
-from madao.policy.network import Network
-from tests.policy.test_conditional import assert_score_has_the_enumerated_gradient, fields, seeded
+from madao.policy.conditional.features import CENTRES, NAMES, features
+from madao.policy.conditional.network import Network
+from tests.policy.conditional.test_class_conditional import assert_score_has_the_enumerated_gradient, fields, seeded
 
 IMAGES = torch.rand(60, 3, 8, 8, generator=seeded(0)) * torch.linspace(0.1, 1, 60).reshape(-1, 1, 1, 1)
 KINDS = ("selection", "application", "magnitude")

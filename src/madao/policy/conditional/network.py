@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from madao.policy.features import NAMES
+from madao.policy.conditional.features import NAMES
 
 Numbers = tuple[float, ...]
 
@@ -33,7 +33,7 @@ class Outputs(NamedTuple):
 class Network:
     """One hidden layer as plain numbers, for files: h = tanh(W (f − centre) / scale / √F + b) − c, logits + V h / √H.
 
-    f are the image's F features (`madao.policy.features`), H the number of hidden units.
+    f are the image's F features (`madao.policy.conditional.features`), H the number of hidden units.
 
     Attributes:
         centre: What features are on average, `[F]`.

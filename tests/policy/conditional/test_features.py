@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from sklearn.datasets import load_sample_images
 from torch import Tensor
 
-from madao.policy.features import GRID, KINDS, NAMES, THUMB, features
+from madao.policy.conditional.features import GRID, KINDS, NAMES, THUMB, features
 
 
 def within(area: int, side: int) -> list[int]:

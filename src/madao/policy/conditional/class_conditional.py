@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from madao.policy.law import Law, rows_of_labels
 from madao.policy.learned import Policy, settings_of
+from madao.policy.policy_tables import Law, rows_of_labels
 from madao.policy.spec import PolicySpec, rounded_stages
 
 SHRINKAGE = 0.1
