@@ -33,7 +33,8 @@ from measure import environment, write
 from madao import Draw, Policy
 from madao.cli.demo import demo_config
 from madao.data import Pixels
-from madao.hypergrad import ConjugateGradient, Deflated, ForwardOverReverse, PureModel, vector
+from madao.hypergrad import ConjugateGradient, Deflated, ForwardOverReverse, PureModel
+from madao.hypergrad import pytree as vector
 from madao.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]

@@ -29,7 +29,7 @@ from madao import Policy, Uniform
 from madao.config.train import AugmentConfig, DataConfig, ModelConfig, TrainConfig
 from madao.data import Pixels
 from madao.hypergrad import SameLoss
-from madao.hypergrad.influence import Batch
+from madao.hypergrad.estimators.baselines import Batch
 from madao.training.splits import Splits
 from madao.training.trainer import Trainer
 

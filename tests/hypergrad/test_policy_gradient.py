@@ -16,7 +16,7 @@ from madao.hypergrad import (
     Relaxed,
     hypergradient,
 )
-from madao.hypergrad.hvp import SecondOrder
+from madao.hypergrad.autodiff.products import SecondOrder
 from madao.policy import Draw, Policy
 from tests.hypergrad.problems import newton
 

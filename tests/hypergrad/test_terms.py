@@ -29,8 +29,8 @@ from madao.hypergrad import (
     Unrolled,
     hypergradient,
 )
-from madao.hypergrad.hvp import SecondOrder
-from madao.hypergrad.vector import Vector
+from madao.hypergrad.autodiff.products import SecondOrder
+from madao.hypergrad.pytree import Vector
 
 COUNT = 12
 GENERATOR = torch.Generator().manual_seed(0)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from madao import PolicyOptimizer
 from madao.hypergrad import Deflated, GaussNewton, Identity, Influence, LeaveOneOut, Status, Unaugmented
-from madao.hypergrad.influence import Batch
-from madao.hypergrad.stats import Solution
-from madao.hypergrad.vector import Operator, Vector
+from madao.hypergrad.estimators.baselines import Batch
+from madao.hypergrad.pytree import Operator, Vector
+from madao.hypergrad.result import Solution
 from madao.training.outer_step import OuterStep
 from tests.training.test_outer import TRAIN, VALIDATION, build, changed, snapshot
 

@@ -22,8 +22,8 @@ from madao.hypergrad import (
     Traced,
     Unaugmented,
 )
-from madao.hypergrad.pure import Mode
-from madao.hypergrad.traced import UntraceableError
+from madao.hypergrad.autodiff.functional_model import Mode
+from madao.hypergrad.autodiff.traced import UntraceableError
 from madao.policy import Policy, Standard
 from madao.training.example_losses import augmented_examples
 from madao.training.graph import Recorder

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from madao.hypergrad.vector import Vector
+from madao.hypergrad.pytree import Vector
 from madao.training.rounding import disagreement
 
 GRADIENT = (torch.tensor([3.0, 4.0]),)

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from madao.hypergrad.vector import Vector
+from madao.hypergrad.pytree import Vector
 
 
 @dataclasses.dataclass(frozen=True)

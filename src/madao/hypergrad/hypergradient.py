@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from madao.distributed.group import Ranks
-from madao.hypergrad import vector
-from madao.hypergrad.deflated import Deflated
-from madao.hypergrad.estimators import Estimator, Relaxed, Setting
-from madao.hypergrad.flat import FlatTerm, flat_terms
-from madao.hypergrad.gauss_newton import GaussNewton
-from madao.hypergrad.hvp import ForwardOverReverse, SecondOrder
-from madao.hypergrad.neumann import Neumann, PowerSeries
+from madao.hypergrad import pytree as vector
+from madao.hypergrad.autodiff.products import ForwardOverReverse, SecondOrder
+from madao.hypergrad.estimators.estimators import Estimator, Relaxed, Setting
+from madao.hypergrad.flat_problem import FlatTerm, flat_terms
 from madao.hypergrad.problem import Loss, Problem, Term, detached
-from madao.hypergrad.stats import RUNAWAY, TOLERANCE, Solution, Stats, Status, measured_status, series_status
-from madao.hypergrad.unrolled import Unrolled
-from madao.hypergrad.vector import Operator, OptionalVector, Vector
+from madao.hypergrad.pytree import Operator, OptionalVector, Vector
+from madao.hypergrad.result import RUNAWAY, TOLERANCE, Solution, Stats, Status, measured_status, series_status
+from madao.hypergrad.solvers.deflated import Deflated
+from madao.hypergrad.solvers.gauss_newton import GaussNewton
+from madao.hypergrad.solvers.neumann import Neumann, PowerSeries
+from madao.hypergrad.solvers.unrolled import Unrolled
 
 Judge = Callable[[Sequence[float], float | None], Status]
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from madao.data import Images
 from madao.hypergrad import Ranks
-from madao.hypergrad.pure import in_mode
+from madao.hypergrad.autodiff.functional_model import in_mode
 from madao.policy import Standard
 from madao.tasks import Classification, Measure, Score
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from madao.hypergrad import Place, PureModel, Term
-from madao.hypergrad.pure import Mode, raised
+from madao.hypergrad.autodiff.functional_model import Mode, raised
 from madao.policy.base_augmentation import normalise
 
 Loss = Callable[..., Tensor]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from madao.data import Batches, Images
-from madao.hypergrad.pure import in_mode
+from madao.hypergrad.autodiff.functional_model import in_mode
 from madao.policy import Standard
 from madao.tasks import Classification, Score
 from madao.training.errors import UserError

@@ -25,13 +25,13 @@ from madao.hypergrad import (
     Stats,
     Traced,
 )
-from madao.hypergrad.estimators import Estimator
-from madao.hypergrad.hvp import SecondOrder
+from madao.hypergrad.autodiff.functional_model import Mode, original
+from madao.hypergrad.autodiff.products import SecondOrder
+from madao.hypergrad.estimators.estimators import Estimator
 from madao.hypergrad.hypergradient import Solver, Unread, unread
-from madao.hypergrad.pure import Mode, original
-from madao.hypergrad.signal import RunningSignal
-from madao.hypergrad.unrolled import Unrolled
-from madao.hypergrad.vector import Vector
+from madao.hypergrad.pytree import Vector
+from madao.hypergrad.snr import RunningSignal
+from madao.hypergrad.solvers.unrolled import Unrolled
 from madao.policy import Draw, Policy
 from madao.policy.base_augmentation import normalise
 from madao.training.example_losses import Loss, Passes, augmented_examples, per_example, validation_examples

@@ -25,7 +25,7 @@ from madao.hypergrad import (
     SameLoss,
     Unaugmented,
 )
-from madao.hypergrad.influence import Baseline
+from madao.hypergrad.estimators.baselines import Baseline
 from madao.policy import Policy, Standard
 from madao.tasks import Task
 from madao.training.ema import WeightAverage

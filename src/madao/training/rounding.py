@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from madao.hypergrad import vector
-from madao.hypergrad.traced import UntraceableError
-from madao.hypergrad.vector import Vector
+from madao.hypergrad import pytree as vector
+from madao.hypergrad.autodiff.traced import UntraceableError
+from madao.hypergrad.pytree import Vector
 
 _TOLERANCE = 0.02
 _MOST = 0.1

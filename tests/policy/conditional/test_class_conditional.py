@@ -12,7 +12,7 @@ from torch import Tensor
 
 from madao import ClassPolicy, Draw, Policy, PolicySpec, Standard, load_policy
 from madao.hypergrad import Identity, Influence, NoBaseline, Problem, Relaxed, hypergradient
-from madao.hypergrad.estimators import Estimator
+from madao.hypergrad.estimators.estimators import Estimator
 from madao.policy import FrozenPolicy, PolicyFileError
 
 IMAGES = torch.rand(60, 3, 8, 8, generator=torch.Generator().manual_seed(0))

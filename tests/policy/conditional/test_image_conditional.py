@@ -13,7 +13,7 @@ from torch import Tensor
 
 from madao import ClassPolicy, Draw, ImagePolicy, Policy, PolicySpec, Standard, load_policy
 from madao.hypergrad import Identity, Influence, NoBaseline, Problem, Relaxed, hypergradient
-from madao.hypergrad.estimators import Estimator
+from madao.hypergrad.estimators.estimators import Estimator
 from madao.policy import FrozenPolicy, PolicyFileError
 from madao.policy.conditional.features import CENTRES, NAMES, features
 from madao.policy.conditional.network import Network

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from madao.hypergrad.vector import Vector
+from madao.hypergrad.pytree import Vector
 
 TOLERANCE = 1e-3
 """The relative residual under which a system counts as solved."""

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from madao.hypergrad import vector
-from madao.hypergrad.stats import Solution, series_status
-from madao.hypergrad.vector import Operator, Vector
+from madao.hypergrad import pytree as vector
+from madao.hypergrad.pytree import Operator, Vector
+from madao.hypergrad.result import Solution, series_status
 
 
 @dataclasses.dataclass(frozen=True)

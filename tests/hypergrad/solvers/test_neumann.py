@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from madao.hypergrad import Neumann, Status
-from madao.hypergrad.neumann import PowerSeries
-from madao.hypergrad.vector import Vector
+from madao.hypergrad.pytree import Vector
+from madao.hypergrad.solvers.neumann import PowerSeries
 
 CURVATURES = torch.tensor([0.1, 0.5, 1.0, 3.0], dtype=torch.float64)
 V = (torch.tensor([1.0, -2.0, 0.5, 1.5], dtype=torch.float64),)

@@ -24,7 +24,7 @@ from madao.hypergrad import (
     Unrolled,
     hypergradient,
 )
-from madao.hypergrad.hvp import SecondOrder
+from madao.hypergrad.autodiff.products import SecondOrder
 from madao.hypergrad.hypergradient import LinearSolver
 from tests.hypergrad.problems import PROBLEMS, Known, quadratic, random
 

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from madao.hypergrad import ForwardOverReverse, Neumann, Problem, PureModel, Traced, hypergradient
-from madao.hypergrad import norms as definitions
-from madao.hypergrad.traced import UntraceableError
+from madao.hypergrad.autodiff import norms as definitions
+from madao.hypergrad.autodiff.traced import UntraceableError
 
 BATCH, SIDE = 6, 8
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from madao.hypergrad import Deflated, Identity, Problem, Status, hypergradient
-from madao.hypergrad.deflated import solve_positive
-from madao.hypergrad.stats import Solution
+from madao.hypergrad.result import Solution
+from madao.hypergrad.solvers.deflated import solve_positive
 from tests.hypergrad.problems import quadratic
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -56,7 +56,7 @@ def test_parts_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     v, gradient, recent = random(10), random(10), random(2, 10)
     whole = Deflated(memory=3).solve(parts(v), parts(gradient), recent).vector
     for size in (1, 3, 5, 9):
-        monkeypatch.setattr("madao.hypergrad.deflated._PART", size)
+        monkeypatch.setattr("madao.hypergrad.solvers.deflated._PART", size)
         torch.testing.assert_close(Deflated(memory=3).solve(parts(v), parts(gradient), recent).vector, whole)
 
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from madao.hypergrad import DoubleBackward, FiniteDifference, ForwardOverReverse, Traced
-from madao.hypergrad.hvp import SecondOrder
+from madao.hypergrad.autodiff.products import SecondOrder
 from madao.hypergrad.problem import detached
 from tests.hypergrad.problems import random
 

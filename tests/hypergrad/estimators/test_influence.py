@@ -30,8 +30,8 @@ from madao.hypergrad import (
     Unaugmented,
     hypergradient,
 )
-from madao.hypergrad.hvp import SecondOrder
-from madao.hypergrad.influence import Baseline, Batch
+from madao.hypergrad.autodiff.products import SecondOrder
+from madao.hypergrad.estimators.baselines import Baseline, Batch
 from madao.policy import Draw, Policy
 
 # Six different examples, each eight times in the batch.

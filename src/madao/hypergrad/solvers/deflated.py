@@ -5,9 +5,9 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from madao.hypergrad import vector
-from madao.hypergrad.stats import Solution, series_status
-from madao.hypergrad.vector import Vector
+from madao.hypergrad import pytree as vector
+from madao.hypergrad.pytree import Vector
+from madao.hypergrad.result import Solution, series_status
 
 _PART = 2**18
 """Parameters at a time: all gradients unpacked at once would be many times as large as the model."""

@@ -19,8 +19,8 @@ from madao.hypergrad import (
     Traced,
     hypergradient,
 )
-from madao.hypergrad.hvp import SecondOrder
-from madao.hypergrad.stats import Solution
+from madao.hypergrad.autodiff.products import SecondOrder
+from madao.hypergrad.result import Solution
 
 GENERATOR = torch.Generator().manual_seed(0)
 

@@ -6,9 +6,9 @@ import math
 import torch
 from torch import Tensor
 
-from madao.hypergrad import vector
-from madao.hypergrad.stats import Solution, Status
-from madao.hypergrad.vector import Operator, Vector
+from madao.hypergrad import pytree as vector
+from madao.hypergrad.pytree import Operator, Vector
+from madao.hypergrad.result import Solution, Status
 
 
 @dataclasses.dataclass(frozen=True)

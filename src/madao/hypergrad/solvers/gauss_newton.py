@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from madao.hypergrad import vector
-from madao.hypergrad.stats import TOLERANCE, Solution, Status
-from madao.hypergrad.vector import Operator, Vector
+from madao.hypergrad import pytree as vector
+from madao.hypergrad.pytree import Operator, Vector
+from madao.hypergrad.result import TOLERANCE, Solution, Status
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,12 +21,12 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 from torch._functorch import config as functorch_config
 
-from madao.hypergrad import norms
-from madao.hypergrad.hvp import PureLoss, SecondOrder, at_their_places, gauss_newton_product, wanted
-from madao.hypergrad.linearise import linearised
-from madao.hypergrad.merge import merge_convolutions
+from madao.hypergrad.autodiff import norms
+from madao.hypergrad.autodiff.fuse_convs import merge_convolutions
+from madao.hypergrad.autodiff.linearise import linearised
+from madao.hypergrad.autodiff.products import PureLoss, SecondOrder, at_their_places, gauss_newton_product, wanted
 from madao.hypergrad.problem import SplitLoss, as_leaves, detached, mean
-from madao.hypergrad.vector import Operator, OptionalVector, Vector
+from madao.hypergrad.pytree import Operator, OptionalVector, Vector
 
 _MEMORY_BUDGET = 0.4
 """Of what the backward pass of a directional derivative would keep, the part it may: the rest is computed anew."""

@@ -19,8 +19,8 @@ from madao.hypergrad import (
     Status,
     Unrolled,
     hypergradient,
-    vector,
 )
+from madao.hypergrad import pytree as vector
 from madao.hypergrad.hypergradient import LinearSolver
 
 

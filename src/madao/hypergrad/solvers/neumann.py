@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from madao.hypergrad import vector
-from madao.hypergrad.stats import Solution, Status, series_status
-from madao.hypergrad.vector import Operator, Vector
+from madao.hypergrad import pytree as vector
+from madao.hypergrad.pytree import Operator, Vector
+from madao.hypergrad.result import Solution, Status, series_status
 
 _MOST_POWERS = 8
 """The longest series that is summed by powers of H: at αH = 2, which is where it ceases to converge, the summands of

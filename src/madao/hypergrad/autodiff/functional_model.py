@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from madao.hypergrad.vector import HALF, at_least_single
+from madao.hypergrad.pytree import HALF, at_least_single
 
 Mode = Literal["train", "eval", "keep"]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.hypergrad.signal import RunningSignal, agreement, expected_agreement, signal_to_noise, t_values
+from madao.hypergrad.snr import RunningSignal, agreement, expected_agreement, signal_to_noise, t_values
 
 PARAMETERS = 20
 

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from madao.distributed.group import Ranks
-from madao.hypergrad import vector
-from madao.hypergrad.flat import FlatTerm
-from madao.hypergrad.hvp import SecondOrder
-from madao.hypergrad.influence import (
+from madao.hypergrad import pytree as vector
+from madao.hypergrad.autodiff.products import SecondOrder
+from madao.hypergrad.estimators.baselines import (
     Baseline,
     Batch,
     BatchMean,
@@ -21,8 +20,9 @@ from madao.hypergrad.influence import (
     SameExample,
     SameLoss,
 )
+from madao.hypergrad.flat_problem import FlatTerm
 from madao.hypergrad.problem import detached
-from madao.hypergrad.vector import OptionalVector, Vector
+from madao.hypergrad.pytree import OptionalVector, Vector
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

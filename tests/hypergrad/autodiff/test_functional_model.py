@@ -20,8 +20,8 @@ from madao.hypergrad import (
     Term,
     hypergradient,
 )
-from madao.hypergrad.hvp import SecondOrder
-from madao.hypergrad.pure import _attention
+from madao.hypergrad.autodiff.functional_model import _attention
+from madao.hypergrad.autodiff.products import SecondOrder
 
 GENERATOR = torch.Generator().manual_seed(0)
 IMAGES = torch.rand(12, 1, 8, 8, generator=GENERATOR)

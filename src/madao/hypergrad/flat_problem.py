@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from madao.hypergrad.problem import Loss, Term, as_terms, check_loss, detached
-from madao.hypergrad.vector import OptionalVector, Vector
+from madao.hypergrad.pytree import OptionalVector, Vector
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from madao.hypergrad import vector
-from madao.hypergrad.estimators import Setting
-from madao.hypergrad.flat import FlatTerm
+from madao.hypergrad import pytree as vector
+from madao.hypergrad.estimators.estimators import Setting
+from madao.hypergrad.flat_problem import FlatTerm
 from madao.hypergrad.problem import detached, mean
-from madao.hypergrad.vector import Vector
+from madao.hypergrad.pytree import Vector
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,9 +22,9 @@ from torch import Tensor
 from torch._functorch import eager_transforms
 from torch.autograd import forward_ad
 
-from madao.hypergrad import vector
+from madao.hypergrad import pytree as vector
 from madao.hypergrad.problem import SplitLoss, as_leaves, detached, mean
-from madao.hypergrad.vector import Operator, OptionalVector, Vector
+from madao.hypergrad.pytree import Operator, OptionalVector, Vector
 
 PureLoss = Callable[[Vector, Vector], Tensor]
 """loss(params, inputs), both flat; a scalar or `[B]`."""
