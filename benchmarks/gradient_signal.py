@@ -41,10 +41,10 @@ from madao.hypergrad import (
     signal_to_noise,
     t_values,
 )
+from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import Policy
 from madao.training import checkpoint
 from madao.training.inner import crop_and_flip
-from madao.training.outer import PolicyOptimizer
 from madao.training.rundir import RunDirectory
 from madao.training.trainer import Trainer
 

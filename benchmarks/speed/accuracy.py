@@ -44,10 +44,10 @@ from madao.hypergrad import (
     Unaugmented,
     hypergradient,
 )
+from madao.outer.outer_step import Asked
+from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import Policy
 from madao.training.inner import crop_and_flip
-from madao.training.outer import PolicyOptimizer
-from madao.training.outer_step import Asked
 from madao.training.trainer import Trainer
 
 CASES: dict[str, dict[str, Any]] = {

@@ -34,9 +34,9 @@ from torch import Tensor, nn
 from madao import Policy
 from madao.hypergrad import Momentum, Neumann, Relaxed, Unrolled
 from madao.models import WideResNet
-from madao.training.graph import Recorder
+from madao.outer.cuda_graph import Recorder
+from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.training.memory import let_go
-from madao.training.outer import PolicyOptimizer
 from madao.training.precision import set_precision
 
 SCALE = 1e-3

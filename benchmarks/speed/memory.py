@@ -21,7 +21,7 @@ import torch
 from measure import environment, write
 from overhead import ROWS, measure, random_splits
 
-from madao.training.graph import Recorder
+from madao.outer.cuda_graph import Recorder
 
 _MIB = 2**20
 _MOST = 12  # lines of code that are told

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from madao.cli import main
 from madao.hypergrad import Identity, Neumann, Relaxed
 from madao.models.encoder import Encoder, SplitBatchNorm, split_norms
+from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import ClassPolicy, ImagePolicy, Policy, Standard
 from madao.tasks import MoCo
 from madao.training.inner import InnerStep
-from madao.training.outer import PolicyOptimizer
 
 STANDARD = Standard(padding=1, cutout=0, mean=(0.4,), std=(0.3,))
 

@@ -20,11 +20,11 @@ from madao.hypergrad import (
 )
 from madao.models import SmallFCN
 from madao.models.encoder import Encoder, split_norms
+from madao.outer.gradient_history import Recent
+from madao.outer.outer_step import Asked
+from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import Draw, Policy, Standard
 from madao.tasks import MoCo, Segmentation, Task
-from madao.training.outer import PolicyOptimizer
-from madao.training.outer_step import Asked
-from madao.training.recent import Recent
 
 STANDARD = Standard(padding=1, cutout=0, mean=(0.5,), std=(0.25,))
 CASES: dict[str, dict[str, Any]] = {

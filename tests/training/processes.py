@@ -26,11 +26,11 @@ from madao.hypergrad import (
     Unaugmented,
 )
 from madao.hypergrad.hypergradient import unread
+from madao.outer import policy_optimizer as outer_module
+from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import ClassPolicy, ImagePolicy, Policy, Standard
 from madao.tasks import Classification
-from madao.training import outer as outer_module
 from madao.training.inner import InnerStep
-from madao.training.outer import PolicyOptimizer
 
 CASES: dict[str, dict[str, Any]] = {
     "influence, deflated": {"solver": Deflated(4), "estimator": Influence(LeaveOneOut())},

@@ -16,7 +16,7 @@ from madao.hypergrad import Influence, Relaxed, SameExample
 from madao.training.errors import UserError
 from madao.training.records import run_directory
 from madao.training.trainer import Trainer
-from tests.training.test_outer import VALIDATION, network
+from tests.outer.test_policy_optimizer import VALIDATION, network
 from tests.training.test_trainer import assert_resumes, settings, splits
 
 GENERATOR = torch.Generator().manual_seed(0)

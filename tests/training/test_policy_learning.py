@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from madao.config.train import OuterConfig
+from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import Policy
-from madao.training.outer import PolicyOptimizer
 from madao.training.trainer import Trainer
 from tests.training.test_trainer import assert_resumes, settings, splits
 

@@ -13,9 +13,9 @@ from torch import nn
 
 from madao.integrations.entries import Key
 from madao.integrations.learner import PolicyLearner
+from madao.outer.example_losses import Loss
 from madao.policy import Policy
 from madao.training import PolicyOptimizer
-from madao.training.example_losses import Loss
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer, strategies

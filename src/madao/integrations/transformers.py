@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from madao.integrations.entries import entry, replaced
 from madao.integrations.learner import PolicyLearner
+from madao.outer.example_losses import Loss
 from madao.policy import Policy
 from madao.training import PolicyOptimizer, checkpoint
-from madao.training.example_losses import Loss
 
 try:
     from transformers import Trainer, TrainerCallback

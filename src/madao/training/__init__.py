@@ -1,6 +1,6 @@
 """Training: what brings policies, hypergradients, models and data together."""
 
-from madao.training.outer import PolicyOptimizer
-from madao.training.outer_step import OuterStep
+from madao.outer.outer_step import OuterStep
+from madao.outer.policy_optimizer import PolicyOptimizer
 
 __all__ = ["OuterStep", "PolicyOptimizer"]

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from madao.outer.outer_step import OuterStep
 from madao.policy import AugmentationPolicy, Policy
-from madao.training.outer_step import OuterStep
 
 
 class Events:

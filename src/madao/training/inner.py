@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from madao.distributed.sampling import drawn, drawn_standard
 from madao.hypergrad import Place
+from madao.outer.cuda_graph import Recorder, SharedMemory
 from madao.policy import AugmentationPolicy, Standard, StandardDraw
 from madao.policy.seeded_module import OwnRandomness
 from madao.tasks import Task
-from madao.training.graph import Recorder, SharedMemory
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,14 +26,14 @@ from madao.hypergrad import (
     Unaugmented,
 )
 from madao.hypergrad.estimators.baselines import Baseline
+from madao.outer.outer_step import OuterStep
+from madao.outer.policy_adam import PolicyAdam
+from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import Policy, Standard
 from madao.tasks import Task
 from madao.training.ema import WeightAverage
 from madao.training.errors import SharedError, UserError
 from madao.training.inner import Trained, crop_and_flip, cropped_batch
-from madao.training.outer import PolicyOptimizer
-from madao.training.outer_step import OuterStep
-from madao.training.policy_adam import PolicyAdam
 from madao.training.schedule import cosine
 from madao.training.splits import Splits
 

@@ -14,6 +14,7 @@ from madao.data import Batches, DataError
 from madao.distributed.launch import by_the_first, launched, synchronised
 from madao.distributed.sampling import part_of
 from madao.hypergrad import Ranks
+from madao.outer.cuda_graph import SharedMemory
 from madao.policy import ImagePolicy, Policy
 from madao.tasks import Score
 from madao.training import checkpoint
@@ -32,7 +33,6 @@ from madao.training.ema import WeightAverage
 from madao.training.errors import SharedError, UserError, less_memory, out_of_memory
 from madao.training.evaluate import evaluate, to_compare_with
 from madao.training.events import Events
-from madao.training.graph import SharedMemory
 from madao.training.inner import GraphedStep, InnerStep
 from madao.training.interrupt import Interrupted, StopRequest, how_to_resume, stop_requests
 from madao.training.memory import let_segments_grow

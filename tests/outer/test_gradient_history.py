@@ -13,8 +13,8 @@ from madao.hypergrad import Deflated, GaussNewton, Identity, Influence, LeaveOne
 from madao.hypergrad.estimators.baselines import Batch
 from madao.hypergrad.pytree import Operator, Vector
 from madao.hypergrad.result import Solution
-from madao.training.outer_step import OuterStep
-from tests.training.test_outer import TRAIN, VALIDATION, build, changed, snapshot
+from madao.outer.outer_step import OuterStep
+from tests.outer.test_policy_optimizer import TRAIN, VALIDATION, build, changed, snapshot
 
 
 def run(outer: PolicyOptimizer, calls: int) -> list[OuterStep]:

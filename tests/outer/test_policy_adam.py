@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from madao.training.policy_adam import PolicyAdam
+from madao.outer.policy_adam import PolicyAdam
 
 
 def stepped(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, gradients: Tensor) -> None:

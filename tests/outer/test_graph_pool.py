@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.training import graph as module
-from madao.training.graph import Recorder, SharedMemory
+from madao.outer import cuda_graph as module
+from madao.outer.cuda_graph import Recorder, SharedMemory
 
 
 class _Graph:

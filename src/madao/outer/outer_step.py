@@ -6,7 +6,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from madao.hypergrad import Place, Stats
-from madao.training.recent import Recent
+from madao.outer.gradient_history import Recent
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.training.graph import Recorder
+from madao.outer.cuda_graph import Recorder
 
 
 @pytest.fixture(autouse=True)

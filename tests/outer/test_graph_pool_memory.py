@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.training.graph import Recorder, SharedMemory
+from madao.outer.cuda_graph import Recorder, SharedMemory
 from madao.training.memory import let_go
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -70,7 +70,7 @@ def test_what_is_recorded_first_makes_room_and_the_others_follow() -> None:
 def test_a_recording_that_failed_does_not_end_the_process() -> None:
     code = """
 import torch
-from madao.training.graph import Recorder, SharedMemory
+from madao.outer.cuda_graph import Recorder, SharedMemory
 
 def waits(key, tensors):
     return tensors[0] * float(tensors[0].sum())

@@ -24,13 +24,13 @@ from madao.hypergrad import (
 )
 from madao.hypergrad.autodiff.functional_model import Mode
 from madao.hypergrad.autodiff.traced import UntraceableError
+from madao.outer.cuda_graph import Recorder
+from madao.outer.example_losses import augmented_examples
+from madao.outer.gradient_history import Recent
+from madao.outer.outer_step import Asked
+from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import Policy, Standard
-from madao.training.example_losses import augmented_examples
-from madao.training.graph import Recorder
-from madao.training.outer import PolicyOptimizer
-from madao.training.outer_step import Asked
 from madao.training.precision import full_precision
-from madao.training.recent import Recent
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 needs_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")

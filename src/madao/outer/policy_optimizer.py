@@ -32,15 +32,15 @@ from madao.hypergrad.hypergradient import Solver, Unread, unread
 from madao.hypergrad.pytree import Vector
 from madao.hypergrad.snr import RunningSignal
 from madao.hypergrad.solvers.unrolled import Unrolled
+from madao.outer.cuda_graph import Recorder, SharedMemory
+from madao.outer.cycle import Batch, ValidationBatches
+from madao.outer.example_losses import Loss, Passes, augmented_examples, per_example, validation_examples
+from madao.outer.gradient_check import check_traced
+from madao.outer.gradient_history import Recent
+from madao.outer.outer_step import Asked, OuterStep, Places
 from madao.policy import Draw, Policy
 from madao.policy.base_augmentation import normalise
-from madao.training.example_losses import Loss, Passes, augmented_examples, per_example, validation_examples
-from madao.training.graph import Recorder, SharedMemory
-from madao.training.outer_step import Asked, OuterStep, Places
 from madao.training.precision import full_precision
-from madao.training.recent import Recent
-from madao.training.rounding import check_traced
-from madao.training.validation import Batch, ValidationBatches
 
 _OF_OTHER_DRAWS = (Deflated, GaussNewton)
 """Solvers whose curvature is of other draws than those that are scored. They have no residual to check."""

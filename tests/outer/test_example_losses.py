@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from madao.hypergrad import Place
-from madao.training.example_losses import Passes, augmented_examples, per_example, validation_examples
+from madao.outer.example_losses import Passes, augmented_examples, per_example, validation_examples
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from madao.hypergrad.pytree import Vector
-from madao.training.rounding import disagreement
+from madao.outer.gradient_check import disagreement
 
 GRADIENT = (torch.tensor([3.0, 4.0]),)
 
