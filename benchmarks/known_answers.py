@@ -28,7 +28,7 @@ from cells import complete
 
 from madao.cli.demo import demo_config, family_share, half_shares, methods
 from madao.config.train import OuterConfig
-from madao.data.planted import PLANTED, SHIFTS
+from madao.data.synthetic_shift import PLANTED, SHIFTS
 from madao.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ from madao.cli.parser import call
 from madao.config.train import AugmentConfig, DataConfig, OptimizerConfig, OuterConfig, Planted, TrainConfig
 from madao.data.dataset import Source
 from madao.data.digits import digits
-from madao.data.planted import BY_CLASS, BY_TONE, FAMILIES, HALVES, dark_on_light
+from madao.data.synthetic_shift import BY_CLASS, BY_TONE, FAMILIES, HALVES, dark_on_light
 from madao.policy import FrozenPolicy, load_policy
 from madao.training.interrupt import Interrupted
 from madao.training.result import Result

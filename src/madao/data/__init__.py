@@ -5,9 +5,9 @@ from madao.data.dataset import Dataset, Source
 from madao.data.encoded import Encoded
 from madao.data.errors import DataError
 from madao.data.files import Files
+from madao.data.gpu_decode import OnDevice
 from madao.data.images import Images, Pixels
-from madao.data.named import DATASETS
-from madao.data.ondevice import OnDevice
+from madao.data.registry import DATASETS
 from madao.data.shards import Shards
 from madao.data.split import check_classes, share, stratified
 from madao.data.statistics import mean_and_std

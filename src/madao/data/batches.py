@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from madao.data.errors import DataError
+from madao.data.gpu_decode import OnDevice
 from madao.data.images import Images, Pixels
 from madao.data.loading import load_batches
-from madao.data.ondevice import OnDevice
 
 
 class Batches:

@@ -7,7 +7,7 @@ from torch import Tensor
 from madao.data.dataset import Dataset, Source
 from madao.data.errors import DataError
 from madao.data.images import Pixels
-from madao.data.planted import BY_TONE, PLANTED, plant
+from madao.data.synthetic_shift import BY_TONE, PLANTED, plant
 
 _SIDE = 16
 _COPIES = 4

@@ -7,7 +7,7 @@ from torch import Tensor
 from madao.data.dataset import Dataset, Source
 from madao.data.errors import DataError
 from madao.data.images import Pixels
-from madao.data.planted import SHIFTS, plant, plant_masks
+from madao.data.synthetic_shift import SHIFTS, plant, plant_masks
 
 CLASSES = ("ground", "level bar", "upright bar", "disc")
 _SIDE = 24

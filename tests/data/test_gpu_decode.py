@@ -9,8 +9,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from madao.data import Batches, DataError, Files, OnDevice, ondevice
-from madao.data.ondevice import _parts
+from madao.data import Batches, DataError, Files, OnDevice
+from madao.data import gpu_decode as ondevice
+from madao.data.gpu_decode import _parts
 
 CPU = torch.device("cpu")
 Damage = Callable[[Sequence[Path]], None]

@@ -7,7 +7,8 @@ from madao.data.digits import digits
 from madao.data.folder import folder
 from madao.data.masks import masks
 from madao.data.npz import npz
-from madao.data.public import (
+from madao.data.shapes import shapes
+from madao.data.torchvision_sets import (
     cifar10,
     cifar100,
     fgvc_aircraft,
@@ -17,7 +18,6 @@ from madao.data.public import (
     stanford_cars,
     svhn,
 )
-from madao.data.shapes import shapes
 from madao.data.webdataset import webdataset
 
 DATASETS: dict[str, Callable[[Source], Dataset]] = {
