@@ -1,10 +1,10 @@
 """Models: our own for small images, and those of torchvision and timm, by name."""
 
-from madao.models.check import check_head
-from madao.models.dense import build_dense, known_dense
 from madao.models.encoder import Encoder, build_encoder
 from madao.models.errors import ModelError, UnknownModel
-from madao.models.named import build, known
+from madao.models.probe import check_head
+from madao.models.registry import build, known
+from madao.models.segmentation import build_dense, known_dense
 from madao.models.small_cnn import SmallCNN
 from madao.models.small_fcn import SmallFCN
 from madao.models.wide_resnet import WideResNet

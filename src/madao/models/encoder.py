@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from madao.models.errors import ModelError
 from madao.models.layers import heads
-from madao.models.named import Stem, build
+from madao.models.registry import Stem, build
 
 
 class Encoder(nn.Module):

@@ -6,7 +6,7 @@ from typing import Literal
 from torch import nn
 
 from madao.models.errors import ModelError
-from madao.models.library import from_torchvision
+from madao.models.external import from_torchvision
 
 
 def is_resnet(name: str) -> bool:

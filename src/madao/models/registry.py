@@ -5,9 +5,9 @@ from typing import Literal
 
 from torch import nn
 
-from madao.models.check import check_head
 from madao.models.errors import MissingPackage, ModelError, UnknownModel
-from madao.models.library import AUXILIARY, from_timm, from_torchvision, is_timm, timm_names, torchvision_names
+from madao.models.external import AUXILIARY, from_timm, from_torchvision, is_timm, timm_names, torchvision_names
+from madao.models.probe import check_head
 from madao.models.resnet import is_resnet, resnet
 from madao.models.small_cnn import SmallCNN
 from madao.models.weights import load_file

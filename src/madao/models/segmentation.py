@@ -2,10 +2,10 @@
 
 from torch import Tensor, nn
 
-from madao.models.check import answer
 from madao.models.errors import ModelError, UnknownModel
+from madao.models.external import require
 from madao.models.layers import set_channels
-from madao.models.library import require
+from madao.models.probe import answer
 from madao.models.small_fcn import SmallFCN
 from madao.models.weights import load_file
 

@@ -10,7 +10,7 @@ import torchvision
 from torch import Tensor, nn
 
 from madao.models import ModelError, SmallCNN, UnknownModel, WideResNet, build, check_head, known
-from madao.models.named import OWN
+from madao.models.registry import OWN
 
 
 @pytest.mark.parametrize("name", OWN)
