@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from madao.policy import AugmentationPolicy, Standard, StandardDraw
 from madao.policy.base_augmentation import normalise
 from madao.tasks.base import Draws, Task
-from madao.tasks.neighbours import Neighbours
+from madao.tasks.knn import Neighbours
 
 _NEVER = -1e4
 """A logit that counts for nothing."""
