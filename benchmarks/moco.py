@@ -18,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from madao.experiments.published import record
 from madao.report.chart import Chart, Panel, Series
 from madao.report.figures import write_figures
-from madao.report.record import record
 
 ROOT = Path(__file__).parents[1]
 RECIPE = "cifar10-moco-resnet18"

@@ -25,10 +25,10 @@ import yaml
 
 from madao.cli import main as madao
 from madao.cli.recipes import paper_numbers, recipe_path
+from madao.experiments.table import in_percent
 from madao.report.chart import Chart, Panel, Series, operation_style
 from madao.report.compare import Interval, difference, interval
 from madao.report.figures import write_figures
-from madao.report.table import in_percent
 
 ROOT = Path(__file__).parents[2]
 VARIANTS = Path(__file__).parent / "variants.yaml"

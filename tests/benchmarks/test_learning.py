@@ -15,11 +15,11 @@ import torch
 
 import madao
 from madao.cli import main
-from madao.cli.plan import read_plan
 from madao.config.train import DataConfig, TrainConfig
 from madao.data import DATASETS, Dataset, Pixels, Source
-from madao.report.record import record
-from madao.report.table import cell_path, read_cells
+from madao.experiments.plan import read_plan
+from madao.experiments.published import record
+from madao.experiments.table import cell_path, read_cells
 from madao.training.splits import load_splits
 from tests.benchmarks.scripts import ROOT, module
 from tests.report.runs import write_run

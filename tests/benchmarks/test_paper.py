@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from madao.cli.plan import read_plan
 from madao.cli.recipes import recipe_path
 from madao.cli.train import read_config
 from madao.config.train import as_plain
-from madao.report.record import record
+from madao.experiments.plan import read_plan
+from madao.experiments.published import record
+from madao.experiments.table import cell_path, read_cells
 from madao.report.run import dotted
-from madao.report.table import cell_path, read_cells
 from tests.benchmarks.scripts import ROOT, module
 from tests.report.runs import write_run
 

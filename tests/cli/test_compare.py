@@ -15,9 +15,9 @@ import yaml
 
 from madao.cli import compare as compare_module
 from madao.cli import main
-from madao.cli.plan import read_plan
-from madao.report.table import Table, read_cells
-from madao.training.several import Several
+from madao.experiments.jobs import Several
+from madao.experiments.plan import read_plan
+from madao.experiments.table import Table, read_cells
 from tests.cli.test_train import fails
 
 QUICK = ["--epochs", "1", "--augment.crop", "none", "--tensorboard", "false", "--device", "cpu", "--batch_size", "128"]
@@ -240,7 +240,7 @@ def test_machines_share_a_search_trial_by_trial(tmp_path: Path, monkeypatch: pyt
     """The first takes as many trials as it can run, so that there is something left for the others."""
 
     def stops(self: Several) -> None:
-        monkeypatch.setattr("madao.training.several._context", Processes)
+        monkeypatch.setattr("madao.experiments.jobs._context", Processes)
         self._start()
         self._running.clear()
         self._waiting.clear()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from madao.config.train import ModelConfig, OuterConfig
-from madao.training import several
+from madao.experiments import jobs as several
 from madao.training.opening import opening, warning
 from madao.training.trainer import Trainer
 from tests.training.test_trainer import settings, splits

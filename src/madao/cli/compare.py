@@ -13,11 +13,13 @@ import yaml
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from madao.cli.plan import MORE, Plan, own_parser, read_plan
 from madao.config.train import DataConfig, Plain, TrainConfig, as_plain, from_plain
-from madao.files import replacing
-from madao.report.record import is_record, record, without_paths
-from madao.report.table import (
+from madao.experiments.dataset_hash import fingerprint
+from madao.experiments.jobs import Cell, Several
+from madao.experiments.magnitude_search import Search, optuna_library, study_name, write_search
+from madao.experiments.plan import MORE, Plan, own_parser, read_plan
+from madao.experiments.published import is_record, record, without_paths
+from madao.experiments.table import (
     SEARCH,
     TUNED,
     Table,
@@ -30,14 +32,12 @@ from madao.report.table import (
     read_cells,
     tabulate,
 )
+from madao.files import replacing
 from madao.text import counted
 from madao.training.errors import UserError
-from madao.training.fingerprint import fingerprint
 from madao.training.interrupt import Interrupted
 from madao.training.result import Result
 from madao.training.rundir import RunDirectory, first_difference, lock
-from madao.training.search import Search, optuna_library, study_name, write_search
-from madao.training.several import Cell, Several
 from madao.training.splits import load_dataset
 
 FILE = "compare.yaml"

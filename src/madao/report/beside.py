@@ -3,12 +3,12 @@
 import collections
 from collections.abc import Sequence
 
+from madao.experiments.table import in_percent
 from madao.policy.describe import sentence
 from madao.report.chart import Chart
 from madao.report.compare import Comparison, comparison_charts
 from madao.report.pieces import escaped, figures, warnings
 from madao.report.run import Run
-from madao.report.table import in_percent
 
 
 def comparison_section(comparison: Comparison, number: int, charts: dict[str, Chart]) -> str:

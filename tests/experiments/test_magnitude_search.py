@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from madao.config.train import AugmentConfig, OuterConfig, TrainConfig
+from madao.experiments.magnitude_search import MAGNITUDES, Search, study_name
 from madao.training.errors import UserError
-from madao.training.search import MAGNITUDES, Search, study_name
 
 
 def search(folder: Path, trials: int = 3, storage: Path | None = None) -> Search:
@@ -113,7 +113,7 @@ def test_a_trial_that_was_never_written_down_is_taken_up_where_nobody_else_can_h
 
 
 def test_a_storage_that_is_locked_for_a_moment_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("madao.training.search._PAUSE", 0.0)
+    monkeypatch.setattr("madao.experiments.magnitude_search._PAUSE", 0.0)
     found = search(tmp_path)
     found.next()
     tell, failures = found._study.tell, iter(range(2))

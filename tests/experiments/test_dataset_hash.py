@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from madao.config.train import DataConfig
+from madao.experiments.dataset_hash import fingerprint
 from madao.training.errors import UserError
-from madao.training.fingerprint import fingerprint
 
 
 def arrays(path: Path, seed: int) -> DataConfig:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from madao.experiments.table import peak_memory, train_minutes
 from madao.report.run import Run, dotted
-from madao.report.table import peak_memory, train_minutes
 
 LARGEST = 300_000
 """Bytes of a record; curves have as many points as that allows."""

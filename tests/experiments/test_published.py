@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from madao.config.train import DataConfig, OuterConfig
-from madao.report.record import LARGEST, record, settings, without_paths
-from madao.report.table import cell_path, read_cells
+from madao.experiments.published import LARGEST, record, settings, without_paths
+from madao.experiments.table import cell_path, read_cells
 from tests.report.runs import write_run
 
 

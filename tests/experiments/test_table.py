@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from madao.report.table import Row, Table, cell_path, headings, lines, markdown, note, plain, read_cells, tabulate
+from madao.experiments.table import Row, Table, cell_path, headings, lines, markdown, note, plain, read_cells, tabulate
 from tests.report.runs import write_run
 
 ERRORS = {

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from madao.config.train import TrainConfig
-from madao.training import several
+from madao.experiments import jobs as several
+from madao.experiments.jobs import Cell, Several
 from madao.training.errors import UserError
 from madao.training.interrupt import Interrupted
-from madao.training.several import Cell, Several
 
 
 def cell(folder: Path, name: str = "one", then: Any = None) -> Cell:
@@ -93,7 +93,7 @@ def test_whoever_asks_is_told_of_every_cell_that_ended(tmp_path: Path, monkeypat
 
 def test_a_signal_to_the_whole_group_lets_every_cell_write_its_checkpoint(tmp_path: Path) -> None:
     """As `timeout` and scancel send it: the server that forks the cells gets it too."""
-    script = f"from tests.training.test_several import _command; _command({str(tmp_path)!r})"
+    script = f"from tests.experiments.test_jobs import _command; _command({str(tmp_path)!r})"
     command = [sys.executable, "-c", script]
     with (tmp_path / "errors").open("w") as errors:
         process = subprocess.Popen(command, stderr=errors, start_new_session=True)
