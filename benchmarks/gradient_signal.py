@@ -43,9 +43,9 @@ from madao.hypergrad import (
 )
 from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import Policy
-from madao.training import checkpoint
-from madao.training.inner import crop_and_flip
-from madao.training.rundir import RunDirectory
+from madao.training.inner_step import crop_and_flip
+from madao.training.run import checkpoint
+from madao.training.run.directory import RunDirectory
 from madao.training.trainer import Trainer
 
 FAMILIES = ("selection", "application", "magnitude")

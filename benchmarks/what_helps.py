@@ -27,7 +27,7 @@ from cells import complete
 
 from madao import PolicySpec, Uniform
 from madao.cli.demo import demo_config
-from madao.training.rundir import RunDirectory
+from madao.training.run.directory import RunDirectory
 from madao.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]

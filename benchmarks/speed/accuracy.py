@@ -47,7 +47,7 @@ from madao.hypergrad import (
 from madao.outer.outer_step import Asked
 from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import Policy
-from madao.training.inner import crop_and_flip
+from madao.training.inner_step import crop_and_flip
 from madao.training.trainer import Trainer
 
 CASES: dict[str, dict[str, Any]] = {

@@ -36,7 +36,7 @@ from madao.hypergrad import Momentum, Neumann, Relaxed, Unrolled
 from madao.models import WideResNet
 from madao.outer.cuda_graph import Recorder
 from madao.outer.policy_optimizer import PolicyOptimizer
-from madao.training.memory import let_go
+from madao.training.allocator import let_go
 from madao.training.precision import set_precision
 
 SCALE = 1e-3

@@ -13,7 +13,7 @@ import madao
 from madao.cli import main
 from madao.cli.train import read_config
 from madao.config.train import TrainConfig
-from madao.training.opening import opening
+from madao.training.monitor.opening import opening
 from madao.training.trainer import Trainer
 
 QUICK = ["--epochs", "1", "--tensorboard", "false", "--device", "cpu", "--data.workers", "0"]

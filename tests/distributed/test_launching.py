@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from madao.training.result import Result
+from madao.training.run.result import Result
 from tests.training.launching import SETTINGS, ended, started, torchrun, train
 
 

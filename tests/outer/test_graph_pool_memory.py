@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from madao.outer.cuda_graph import Recorder, SharedMemory
-from madao.training.memory import let_go
+from madao.training.allocator import let_go
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -11,7 +11,7 @@ import yaml
 
 from madao import ClassPolicy, Policy
 from madao.config.train import AugmentConfig, DataConfig, OuterConfig, TrainConfig, as_plain
-from madao.training.rundir import RunDirectory
+from madao.training.run.directory import RunDirectory
 
 
 def write_run(

@@ -16,7 +16,7 @@ from madao.models.encoder import Encoder, SplitBatchNorm, split_norms
 from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import ClassPolicy, ImagePolicy, Policy, Standard
 from madao.tasks import MoCo
-from madao.training.inner import InnerStep
+from madao.training.inner_step import InnerStep
 
 STANDARD = Standard(padding=1, cutout=0, mean=(0.4,), std=(0.3,))
 

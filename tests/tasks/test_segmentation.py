@@ -18,8 +18,8 @@ from madao.ops.geometric import warp
 from madao.policy import Draw, Policy, Standard
 from madao.tasks import Segmentation
 from madao.tasks.segmentation import IGNORED
-from madao.training.inner import InnerStep
-from madao.training.result import Result
+from madao.training.inner_step import InnerStep
+from madao.training.run.result import Result
 
 
 def masks(count: int = 6, height: int = 12, width: int = 16, seed: int = 0) -> Tensor:

@@ -30,7 +30,7 @@ from madao.outer import policy_optimizer as outer_module
 from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import ClassPolicy, ImagePolicy, Policy, Standard
 from madao.tasks import Classification
-from madao.training.inner import InnerStep
+from madao.training.inner_step import InnerStep
 
 CASES: dict[str, dict[str, Any]] = {
     "influence, deflated": {"solver": Deflated(4), "estimator": Influence(LeaveOneOut())},

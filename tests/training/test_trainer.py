@@ -26,12 +26,12 @@ from madao.config.train import (
 from madao.data import Pixels
 from madao.policy import Policy, PolicySpec
 from madao.tasks import Score
-from madao.training import checkpoint
 from madao.training.build import METHODS
 from madao.training.errors import UserError
 from madao.training.interrupt import Interrupted
+from madao.training.run import checkpoint
+from madao.training.run.state import restore
 from madao.training.splits import Splits
-from madao.training.state import restore
 from madao.training.trainer import Trainer
 
 

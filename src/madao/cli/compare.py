@@ -36,8 +36,8 @@ from madao.files import replacing
 from madao.text import counted
 from madao.training.errors import UserError
 from madao.training.interrupt import Interrupted
-from madao.training.result import Result
-from madao.training.rundir import RunDirectory, first_difference, lock
+from madao.training.run.directory import RunDirectory, first_difference, lock
+from madao.training.run.result import Result
 from madao.training.splits import load_dataset
 
 FILE = "compare.yaml"

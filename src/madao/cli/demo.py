@@ -17,8 +17,8 @@ from madao.data.digits import digits
 from madao.data.synthetic_shift import BY_CLASS, BY_TONE, FAMILIES, HALVES, dark_on_light
 from madao.policy import FrozenPolicy, load_policy
 from madao.training.interrupt import Interrupted
-from madao.training.result import Result
-from madao.training.rundir import RunDirectory
+from madao.training.run.directory import RunDirectory
+from madao.training.run.result import Result
 from madao.training.trainer import Trainer
 
 METHODS = ("standard", "uniform", "madao")

@@ -11,14 +11,14 @@ from madao.config.train import from_plain
 from madao.data import Batches, DataError
 from madao.models import ModelError
 from madao.tasks import Score
-from madao.training import checkpoint
 from madao.training.build import build_model, build_standard, build_task, pick_device
 from madao.training.errors import UserError
 from madao.training.evaluate import evaluate as score
 from madao.training.evaluate import to_compare_with
-from madao.training.linear import LinearProtocol, linear_evaluation
+from madao.training.linear_probe import LinearProtocol, linear_evaluation
 from madao.training.precision import set_precision
-from madao.training.rundir import RunDirectory
+from madao.training.run import checkpoint
+from madao.training.run.directory import RunDirectory
 from madao.training.splits import load_splits, on_device
 
 

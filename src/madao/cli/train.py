@@ -14,12 +14,12 @@ from madao.hypergrad import Ranks
 from madao.ops.checks import nearest
 from madao.policy.describe import preferred
 from madao.training.build import build_policy
-from madao.training.closing import warning
 from madao.training.errors import SharedError, UserError
 from madao.training.interrupt import Interrupted, how_to_resume
-from madao.training.opening import opening
-from madao.training.result import Result
-from madao.training.rundir import FREE
+from madao.training.monitor.closing import warning
+from madao.training.monitor.opening import opening
+from madao.training.run.directory import FREE
+from madao.training.run.result import Result
 from madao.training.trainer import Trainer
 
 _EXAMPLES = (

@@ -27,9 +27,9 @@ from madao.data import DataError
 from madao.models import ModelError
 from madao.training.errors import UserError
 from madao.training.interrupt import Interrupted, StopRequest, stop_requests
-from madao.training.opening import opening, warning
-from madao.training.result import Result
-from madao.training.rundir import lock
+from madao.training.monitor.opening import opening, warning
+from madao.training.run.directory import lock
+from madao.training.run.result import Result
 from madao.training.trainer import Trainer
 
 _PATIENCE = 60.0

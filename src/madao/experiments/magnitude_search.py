@@ -10,7 +10,7 @@ from typing import Any
 from madao.config.train import TrainConfig, as_plain
 from madao.files import replacing
 from madao.training.errors import UserError
-from madao.training.rundir import FREE
+from madao.training.run.directory import FREE
 
 _SEED = 20_000
 """Of the first trial's magnitude; the others follow. A trial's magnitude depends on its number alone, so that machines

@@ -14,7 +14,8 @@ from madao.integrations.entries import entry, replaced
 from madao.integrations.learner import PolicyLearner
 from madao.outer.example_losses import Loss
 from madao.policy import Policy
-from madao.training import PolicyOptimizer, checkpoint
+from madao.training import PolicyOptimizer
+from madao.training.run import checkpoint
 
 try:
     from transformers import Trainer, TrainerCallback

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from madao.policy.seeded_module import OwnRandomness
-from madao.training.memory import let_go
+from madao.training.allocator import let_go
 
 _MOST = 16
 """Graphs of one recorder: where there would be more, something that should stay changes at every call."""

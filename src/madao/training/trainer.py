@@ -17,7 +17,7 @@ from madao.hypergrad import Ranks
 from madao.outer.cuda_graph import SharedMemory
 from madao.policy import ImagePolicy, Policy
 from madao.tasks import Score
-from madao.training import checkpoint
+from madao.training.allocator import let_segments_grow
 from madao.training.build import (
     build_model,
     build_optimizer,
@@ -28,25 +28,25 @@ from madao.training.build import (
     pick_device,
     standardise,
 )
-from madao.training.console import Console
 from madao.training.ema import WeightAverage
 from madao.training.errors import SharedError, UserError, less_memory, out_of_memory
 from madao.training.evaluate import evaluate, to_compare_with
-from madao.training.events import Events
-from madao.training.inner import GraphedStep, InnerStep
+from madao.training.inner_step import GraphedStep, InnerStep
 from madao.training.interrupt import Interrupted, StopRequest, how_to_resume, stop_requests
-from madao.training.memory import let_segments_grow
-from madao.training.meter import Meter
-from madao.training.policy_learning import PolicyLearning
+from madao.training.monitor.console import Console
+from madao.training.monitor.loggers import Events
+from madao.training.monitor.metrics import Totals
+from madao.training.monitor.profiler import Meter
+from madao.training.monitor.waiting import starved, timed
+from madao.training.outer_loop import PolicyLearning
 from madao.training.precision import set_precision
-from madao.training.records import record_images, record_policy, run_directory
-from madao.training.result import FILE, Result, preferences
-from madao.training.rundir import RunDirectory
+from madao.training.run import checkpoint
+from madao.training.run.artifacts import record_images, record_policy, run_directory
+from madao.training.run.directory import RunDirectory
+from madao.training.run.result import FILE, Result, preferences
+from madao.training.run.state import restore, snapshot, standing
 from madao.training.schedule import learning_rate
 from madao.training.splits import Splits, load_splits, on_device
-from madao.training.state import restore, snapshot, standing
-from madao.training.totals import Totals
-from madao.training.waiting import starved, timed
 
 _WORTH_COMPILING = 10_000
 """Steps of a run from which on compiling takes less time than it saves, at 4 ms a step."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from madao.cli import main
 from madao.data import DATASETS, Pixels, Source
 from madao.policy import Standard
-from madao.training.linear import LinearProtocol, linear_evaluation
+from madao.training.linear_probe import LinearProtocol, linear_evaluation
 
 
 class Fixed(nn.Module):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.training.totals import Totals
+from madao.training.monitor.metrics import Totals
 
 CPU = torch.device("cpu")
 BAD = [float("nan"), float("inf"), float("-inf")]

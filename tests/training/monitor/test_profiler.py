@@ -3,7 +3,7 @@ import time
 import pytest
 import torch
 
-from madao.training.meter import Meter
+from madao.training.monitor.profiler import Meter
 
 
 def test_outer_steps_are_timed_and_others_are_not() -> None:

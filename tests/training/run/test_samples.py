@@ -5,7 +5,7 @@ import torch
 
 from madao.data import Pixels
 from madao.policy import Standard
-from madao.training.samples import archive, choose
+from madao.training.run.samples import archive, choose
 
 
 def test_classes_take_turns() -> None:

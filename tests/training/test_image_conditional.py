@@ -14,11 +14,11 @@ from madao.config.train import AugmentConfig, OuterConfig, TrainConfig
 from madao.hypergrad import Influence, Relaxed, SameExample, Traced
 from madao.outer.outer_step import Asked
 from madao.policy.conditional.features import features
-from madao.training.records import run_directory
+from madao.training.run.artifacts import run_directory
 from madao.training.trainer import Trainer
 from tests.outer.test_policy_optimizer import VALIDATION
 from tests.policy.conditional.test_image_conditional import inverting_dark
-from tests.training.test_conditional import TRAIN, assert_alone_learns, build
+from tests.training.test_class_conditional import TRAIN, assert_alone_learns, build
 from tests.training.test_trainer import assert_resumes, settings, splits
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from madao.config.train import TrainConfig
 from madao.policy import AugmentationPolicy, ClassPolicy, FrozenPolicy, Policy, Standard
-from madao.training import samples
 from madao.training.build import default_model
-from madao.training.rundir import RunDirectory
+from madao.training.run import samples
+from madao.training.run.directory import RunDirectory
 from madao.training.splits import Splits
 
 

@@ -15,10 +15,10 @@ from madao.config.train import DataConfig
 from madao.data import OnDevice, Pixels
 from madao.data.files import Files
 from madao.training import splits as splits_module
-from madao.training.meter import Meter
+from madao.training.monitor.profiler import Meter
+from madao.training.monitor.waiting import starved, timed
 from madao.training.splits import Splits, on_device
 from madao.training.trainer import Trainer
-from madao.training.waiting import starved, timed
 from tests.report.runs import write_run
 from tests.training.test_trainer import settings, splits
 

@@ -16,10 +16,10 @@ import yaml
 
 from madao.config.train import Plain, SpeedConfig, TrainConfig, as_plain, from_plain
 from madao.files import replacing
-from madao.training import checkpoint
-from madao.training.checkpoint import Checkpoints
-from madao.training.commit import commit
 from madao.training.errors import UserError
+from madao.training.run import checkpoint
+from madao.training.run.checkpoint import Checkpoints
+from madao.training.run.environment import commit
 
 METRICS = (
     "epoch",

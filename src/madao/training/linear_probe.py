@@ -16,7 +16,7 @@ from madao.policy import Standard
 from madao.tasks import Classification, Score
 from madao.training.errors import UserError
 from madao.training.evaluate import evaluate
-from madao.training.inner import crop_and_flip
+from madao.training.inner_step import crop_and_flip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from madao.training import checkpoint
-from madao.training.checkpoint import LAST, PREVIOUS, Checkpoints
 from madao.training.errors import UserError
+from madao.training.run import checkpoint
+from madao.training.run.checkpoint import LAST, PREVIOUS, Checkpoints
 
 
 class Killed(BaseException):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from madao import Policy, Standard
 from madao.hypergrad import Place
 from madao.tasks import Classification
-from madao.training.inner import GraphedStep, InnerStep
+from madao.training.inner_step import GraphedStep, InnerStep
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

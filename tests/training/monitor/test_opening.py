@@ -11,7 +11,7 @@ import torch
 
 from madao.config.train import ModelConfig, OuterConfig
 from madao.experiments import jobs as several
-from madao.training.opening import opening, warning
+from madao.training.monitor.opening import opening, warning
 from madao.training.trainer import Trainer
 from tests.training.test_trainer import settings, splits
 

@@ -21,7 +21,7 @@ from madao.config.train import (
     from_plain,
 )
 from madao.training.errors import UserError
-from madao.training.rundir import LOCK, METRICS, RunDirectory
+from madao.training.run.directory import LOCK, METRICS, RunDirectory
 
 CONFIG = TrainConfig(
     epochs=3,

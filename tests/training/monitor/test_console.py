@@ -3,7 +3,7 @@
 import torch
 
 from madao import Policy, Uniform
-from madao.training.console import favourite
+from madao.training.monitor.console import favourite
 
 
 def test_a_policy_that_prefers_nothing_is_not_said_to_favour_anything() -> None:

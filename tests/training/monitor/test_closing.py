@@ -8,7 +8,7 @@ import torch
 
 from madao.config.train import OptimizerConfig
 from madao.data import Pixels
-from madao.training.closing import warning
+from madao.training.monitor.closing import warning
 from madao.training.trainer import Trainer
 from tests.training.test_trainer import settings, splits
 

@@ -33,7 +33,7 @@ from madao.policy import Policy, Standard
 from madao.tasks import Task
 from madao.training.ema import WeightAverage
 from madao.training.errors import SharedError, UserError
-from madao.training.inner import Trained, crop_and_flip, cropped_batch
+from madao.training.inner_step import Trained, crop_and_flip, cropped_batch
 from madao.training.schedule import cosine
 from madao.training.splits import Splits
 

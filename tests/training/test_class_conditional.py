@@ -14,7 +14,7 @@ from madao import ClassPolicy, Policy, PolicyOptimizer, PolicySpec
 from madao.config.train import AugmentConfig, OuterConfig, TrainConfig
 from madao.hypergrad import Influence, Relaxed, SameExample
 from madao.training.errors import UserError
-from madao.training.records import run_directory
+from madao.training.run.artifacts import run_directory
 from madao.training.trainer import Trainer
 from tests.outer.test_policy_optimizer import VALIDATION, network
 from tests.training.test_trainer import assert_resumes, settings, splits
