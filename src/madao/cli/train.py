@@ -6,9 +6,9 @@ import shlex
 import signal
 from pathlib import Path
 
+from madao.cli.help import asked_for, section
 from madao.cli.parser import Parser, with_values
 from madao.cli.recipes import recipe_path
-from madao.cli.sections import asked_for, section
 from madao.config.train import TrainConfig
 from madao.hypergrad import Ranks
 from madao.ops.checks import nearest
