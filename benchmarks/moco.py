@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from madao.experiments.published import record
-from madao.report.chart import Chart, Panel, Series
+from madao.report.chart_model import Chart, Panel, Series
 from madao.report.figures import write_figures
 
 ROOT = Path(__file__).parents[1]

@@ -26,7 +26,7 @@ import yaml
 from madao.cli import main as madao
 from madao.cli.recipes import paper_numbers, recipe_path
 from madao.experiments.table import in_percent
-from madao.report.chart import Chart, Panel, Series, operation_style
+from madao.report.chart_model import Chart, Panel, Series, operation_style
 from madao.report.compare import Interval, difference, interval
 from madao.report.figures import write_figures
 

@@ -1,9 +1,9 @@
 from pathlib import Path
 
-from madao.report.chart import Chart, Panel, Series
-from madao.report.charts import charts_of
+from madao.report.chart_model import Chart, Panel, Series
 from madao.report.figures import _draw, write_figures
 from madao.report.run import read_run
+from madao.report.run_charts import charts_of
 from tests.report.runs import write_run
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from madao.report.chart import Chart, Panel, Series
+from madao.report.chart_model import Chart, Panel, Series
 from madao.report.run import Run, dotted
 
 CONFIDENCE = 0.95

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from madao.report.chart import COLOURS, Chart, Panel, Series
+from madao.report.chart_model import COLOURS, Chart, Panel, Series
 
 # The page's own, on white.
 _PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b8568e", "#c98500", "#3a9bdc", "#33373d")

@@ -10,14 +10,14 @@ import yaml
 
 from madao.policy import PolicySpec
 from madao.policy.describe import sentence, strength
-from madao.report.beside import comparison_section, runs_that_stand_alone
-from madao.report.chart import Chart
-from madao.report.charts import cost_charts, health_charts, learning_charts, policy_charts
+from madao.report.chart_model import Chart
 from madao.report.compare import Comparison
+from madao.report.comparison_html import comparison_section, runs_that_stand_alone
 from madao.report.gallery import Gallery, Row, Tile, gallery
-from madao.report.laws import heat_map
-from madao.report.pieces import escaped, figures, warnings
+from madao.report.heatmap import heat_map
+from madao.report.html import escaped, figures, warnings
 from madao.report.run import Run, last
+from madao.report.run_charts import cost_charts, health_charts, learning_charts, policy_charts
 
 # Scripts and styles of the file itself, images in the file itself, and no request to anywhere.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"

@@ -225,8 +225,8 @@ def test_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_report_says_so(tmp_path: Path) -> None:
     from madao.report import read_run
-    from madao.report.charts import cost_charts
     from madao.report.page import _cost
+    from madao.report.run_charts import cost_charts
 
     write_run(tmp_path / "fast")
     fast = read_run(tmp_path / "fast")

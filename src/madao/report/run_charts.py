@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from madao.policy import PolicySpec
-from madao.report.chart import COLOURS, Chart, Panel, Series, operation_style, thinned
+from madao.report.chart_model import COLOURS, Chart, Panel, Series, operation_style, thinned
 from madao.report.run import Run, Table, Trajectory
 
 _READ = "Click a name to hide it, double-click to see it alone."

@@ -3,7 +3,7 @@
 import html
 from collections.abc import Iterable, Sequence
 
-from madao.report.chart import Chart
+from madao.report.chart_model import Chart
 
 
 def escaped(value: object) -> str:

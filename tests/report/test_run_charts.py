@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from madao.report.chart import COLOURS, operation_style, thinned
-from madao.report.charts import charts_of, cost_charts, health_charts, learning_charts, policy_charts
+from madao.report.chart_model import COLOURS, operation_style, thinned
 from madao.report.run import read_run
+from madao.report.run_charts import charts_of, cost_charts, health_charts, learning_charts, policy_charts
 from tests.report.runs import write_run
 
 

@@ -10,7 +10,7 @@ import torch
 from madao import ClassPolicy, ImagePolicy, Policy
 from madao.report import read_run, write_report
 from madao.report.gallery import gallery
-from madao.report.laws import heat_map
+from madao.report.heatmap import heat_map
 from tests.policy.conditional.test_image_conditional import inverting_dark
 from tests.report.runs import write_run
 
