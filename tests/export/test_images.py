@@ -13,8 +13,8 @@ from PIL import Image
 from torch import Tensor
 
 from madao.export.albumentations import PolicyTransform as ForAlbumentations
-from madao.export.image import ImageAugmenter, Step, from_pil, to_pil
 from madao.export.kornia import PolicyTransform as ForKornia
+from madao.export.single_image import ImageAugmenter, Step, from_pil, to_pil
 from madao.export.timm import PolicyTransform as ForTimm
 from madao.export.torchvision import PolicyTransform as ForTorchvision
 from madao.ops import OPERATIONS, PAPER

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from madao.export import export
-from madao.export.image import Step, from_pil, to_pil
+from madao.export.single_image import Step, from_pil, to_pil
 from madao.ops import OPERATIONS
 from madao.policy import Entry, PolicySpec
 from tests.export.exported import GEOMETRIC, load, reference, single, uneven, with_swirl

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from madao.export.image import ImageAugmenter, Step, Steps, without_classes
+from madao.export.single_image import ImageAugmenter, Step, Steps, without_classes
 
 Array = npt.NDArray[Any]
 

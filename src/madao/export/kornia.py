@@ -6,7 +6,7 @@ import torch
 from kornia.augmentation import GeometricAugmentationBase2D
 from torch import Tensor
 
-from madao.export.image import ImageAugmenter, without_classes
+from madao.export.single_image import ImageAugmenter, without_classes
 from madao.ops import targets as along
 from madao.policy import Draw
 

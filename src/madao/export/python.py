@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from madao.export import looking, pillow
-from madao.export.image import ImageAugmenter, Step, strength
+from madao.export import image_conditional as looking
+from madao.export import pillow
+from madao.export.single_image import ImageAugmenter, Step, strength
 from madao.ops import Operation
 from madao.ops.registry import built_in
 from madao.policy import PolicySpec

@@ -4,7 +4,7 @@ from typing import Any
 
 import PIL.Image
 
-from madao.export.image import ImageAugmenter, Steps, without_classes
+from madao.export.single_image import ImageAugmenter, Steps, without_classes
 
 _GEOMETRIC = (
     "RandomResizedCropAndInterpolation",

@@ -12,7 +12,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 from torchvision.tv_tensors import BoundingBoxFormat
 
-from madao.export.image import ImageAugmenter, Steps, as_spec
+from madao.export.single_image import ImageAugmenter, Steps, as_spec
 
 _KEY_POINTS: tuple[type, ...] = (tv_tensors.KeyPoints,) if hasattr(tv_tensors, "KeyPoints") else ()
 _ROTATED = ("XYWHR", "CXCYWHR", "XYXYXYXY")

@@ -17,9 +17,10 @@ from torchvision.transforms import v2
 from madao import ImagePolicy, Policy, PolicySpec, load_policy
 from madao.cli import main
 from madao.export import albumentations as for_albumentations
-from madao.export import export, looking
+from madao.export import export
+from madao.export import image_conditional as looking
 from madao.export import timm as for_timm
-from madao.export.image import ImageAugmenter, from_pil
+from madao.export.single_image import ImageAugmenter, from_pil
 from madao.export.torchvision import PolicyTransform
 from madao.policy import FrozenPolicy
 from madao.policy.conditional.features import features
@@ -206,7 +207,7 @@ def test_the_file_draws_where_logits_are_large(tmp_path: Path) -> None:
 
 
 def test_magnitudes_of_every_image_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("madao.export.image._REMEMBERED_VALUES", 5)
+    monkeypatch.setattr("madao.export.single_image._REMEMBERED_VALUES", 5)
     augmenter = ImageAugmenter(SPEC)
     for image in IMAGES:
         augmenter.apply(image, augmenter.sample(image=image))

@@ -40,7 +40,7 @@ def export(spec: PolicySpec, to: str, module: str | None = None) -> str:
     if to not in TARGETS:
         raise ValueError(f"unknown target {nearest(to, TARGETS)}")
     if (spec.classes and not TARGETS[to].labels) or (spec.network is not None and not TARGETS[to].sees_images):
-        from madao.export.image import without_classes
+        from madao.export.single_image import without_classes
 
         without_classes(spec, to, TARGETS[to].sees_images)
     return TARGETS[to].write(spec, module or TARGETS[to].file.removesuffix(".py"))
