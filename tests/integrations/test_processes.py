@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import madao
 from madao.hypergrad import Place, Ranks
-from madao.integrations.learner import PolicyLearner
+from madao.integrations.loop_adapter import PolicyLearner
 from tests.training.launching import ended, started, torchrun
 
 SCRIPT = str(Path(__file__).with_name("processes.py"))

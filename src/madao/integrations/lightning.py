@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from madao.integrations.entries import Key
-from madao.integrations.learner import PolicyLearner
+from madao.integrations.batch_access import Key
+from madao.integrations.loop_adapter import PolicyLearner
 from madao.outer.example_losses import Loss
 from madao.policy import Policy
 from madao.training import PolicyOptimizer

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from madao.integrations.entries import entry, replaced
-from madao.integrations.learner import PolicyLearner
+from madao.integrations.batch_access import entry, replaced
+from madao.integrations.loop_adapter import PolicyLearner
 from madao.outer.example_losses import Loss
 from madao.policy import Policy
 from madao.training import PolicyOptimizer

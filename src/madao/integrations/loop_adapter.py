@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from madao.distributed.sampling import drawn, part_of
-from madao.integrations.entries import Key, entry, replaced
+from madao.integrations.batch_access import Key, entry, replaced
 from madao.integrations.validation import outer_batches
 from madao.policy import ImagePolicy, Policy
 from madao.training import OuterStep, PolicyOptimizer

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from madao.integrations.entries import Key, entry, replaced
+from madao.integrations.batch_access import Key, entry, replaced
 
 Named = collections.namedtuple("Named", ["image", "label"])
 
