@@ -21,8 +21,8 @@ from madao.experiments.plan import read_plan
 from madao.experiments.published import record
 from madao.experiments.table import cell_path, read_cells
 from madao.training.splits import load_splits
-from tests.benchmarks.scripts import ROOT, module
-from tests.report.runs import write_run
+from tests.helpers.run_directories import write_run
+from tests.helpers.scripts import ROOT, module
 
 
 @pytest.mark.slow

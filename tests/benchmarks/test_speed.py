@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.scripts import ROOT, module
+from tests.helpers.scripts import ROOT, module
 
 
 def test_the_benchmark_runs(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from madao.cli import main
-from tests.report.runs import write_run
+from tests.helpers.run_directories import write_run
 
 
 def test_a_run_gets_its_report_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

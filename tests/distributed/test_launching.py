@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from madao.training.run.result import Result
-from tests.training.launching import SETTINGS, ended, started, torchrun, train
+from tests.helpers.launching import SETTINGS, ended, started, torchrun, train
 
 
 def waited_for(path: Path, process: subprocess.Popen[str]) -> None:

@@ -14,9 +14,9 @@ from madao.distributed.sampling import drawn, drawn_standard, part_of
 from madao.hypergrad import Place, Ranks, Unrolled, hypergradient
 from madao.policy import Policy, Standard
 from madao.training.errors import SharedError, UserError
-from tests.hypergrad.problems import quadratic
-from tests.training.launching import ended, started
-from tests.training.processes import CASES
+from tests.helpers.launching import ended, started
+from tests.helpers.problems import quadratic
+from tests.helpers.training_processes import CASES
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], d
     """What 1, 2 and 3 processes wrote down, by number of processes and rank."""
     folder = tmp_path_factory.mktemp("processes")
     ranks = [(world, rank) for world in (1, 2, 3) for rank in range(world)]
-    running = [started("-m", "tests.training.processes", str(folder), str(r), str(w)) for w, r in ranks]
+    running = [started("-m", "tests.helpers.training_processes", str(folder), str(r), str(w)) for w, r in ranks]
     outputs = [ended(process, 300) for process in running]
     for process, output in zip(running, outputs, strict=True):
         assert process.returncode == 0, output

@@ -10,7 +10,7 @@ import pytest
 from madao.config.train import DataConfig, OuterConfig
 from madao.experiments.published import LARGEST, record, settings, without_paths
 from madao.experiments.table import cell_path, read_cells
-from tests.report.runs import write_run
+from tests.helpers.run_directories import write_run
 
 
 def recorded(folder: Path) -> tuple[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from madao.experiments.table import Row, Table, cell_path, headings, lines, markdown, note, plain, read_cells, tabulate
-from tests.report.runs import write_run
+from tests.helpers.run_directories import write_run
 
 ERRORS = {
     "standard": {0: 0.051, 1: 0.048, 2: 0.050, 5: 0.9},

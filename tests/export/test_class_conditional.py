@@ -19,8 +19,8 @@ from madao.export import albumentations as for_albumentations
 from madao.export import kornia as for_kornia
 from madao.export import timm as for_timm
 from madao.export.torchvision import PolicyTransform
-from tests.export.exported import load, write
 from tests.export.test_python import test_it_looks_as_if_a_person_had_written_it as assert_tidy
+from tests.helpers.exported import load, write
 
 NAMES = ("cat", 'a "dog"', "<owl>")
 

@@ -24,8 +24,8 @@ from madao.export.single_image import ImageAugmenter, from_pil
 from madao.export.torchvision import PolicyTransform
 from madao.policy import FrozenPolicy
 from madao.policy.conditional.features import features
-from tests.export.exported import load, write
 from tests.export.test_python import test_it_looks_as_if_a_person_had_written_it as assert_tidy
+from tests.helpers.exported import load, write
 from tests.policy.conditional.test_image_conditional import inverting_dark
 
 GENERATOR = torch.Generator().manual_seed(0)

@@ -20,7 +20,7 @@ from madao.export.torchvision import PolicyTransform as ForTorchvision
 from madao.ops import OPERATIONS, PAPER
 from madao.ops.geometric import Fill
 from madao.policy import FrozenPolicy
-from tests.export.exported import GEOMETRIC, draw_of, load, reference, single, uneven
+from tests.helpers.exported import GEOMETRIC, draw_of, load, reference, single, uneven
 
 MAGNITUDES = [0.0, 0.3, 0.62, 1.0]
 FILLS: list[Fill] = [0.0, 0.5, (0.2, 0.45, 1.0), (100 / 255, 1.0, 0.0)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.export.exported import uneven, write
+from tests.helpers.exported import uneven, write
 
 BLOCKED = (
     "lightning_fabric",

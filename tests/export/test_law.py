@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from madao.policy import FrozenPolicy, PolicySpec
-from tests.export.exported import load, uneven, write
+from tests.helpers.exported import load, uneven, write
 
 COUNT = 10_000
 SPEC = uneven()

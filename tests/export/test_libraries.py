@@ -17,7 +17,7 @@ from madao.export.albumentations import PolicyTransform as ForAlbumentations
 from madao.export.kornia import PolicyTransform as ForKornia
 from madao.export.timm import PolicyTransform as ForTimm
 from madao.export.timm import insert
-from tests.export.exported import single, uneven, with_swirl
+from tests.helpers.exported import single, uneven, with_swirl
 
 
 def array(*shape: int) -> Any:

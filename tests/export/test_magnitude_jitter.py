@@ -10,10 +10,10 @@ from scipy import stats
 
 from madao.export.single_image import ImageAugmenter
 from madao.policy import ClassPolicy, FrozenPolicy, ImagePolicy, PolicySpec
-from tests.export.exported import load, uneven, write
 from tests.export.test_image_conditional import IMAGES, picture
 from tests.export.test_law import COUNT, TARGETS, close, json_draws
 from tests.export.test_python import test_it_looks_as_if_a_person_had_written_it as assert_tidy
+from tests.helpers.exported import load, uneven, write
 
 SPEC = dataclasses.replace(uneven(), variation=0.6)
 

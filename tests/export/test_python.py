@@ -16,7 +16,7 @@ from madao.export import export
 from madao.export.single_image import Step, from_pil, to_pil
 from madao.ops import OPERATIONS
 from madao.policy import Entry, PolicySpec
-from tests.export.exported import GEOMETRIC, load, reference, single, uneven, with_swirl
+from tests.helpers.exported import GEOMETRIC, load, reference, single, uneven, with_swirl
 
 
 def test_it_holds_what_the_policy_draws_and_nothing_else() -> None:

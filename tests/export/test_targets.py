@@ -16,7 +16,7 @@ from madao.export.kornia import PolicyTransform as ForKornia
 from madao.export.torchvision import PolicyTransform as ForTorchvision
 from madao.ops import OPERATIONS
 from madao.policy import Entry, PolicySpec
-from tests.export.exported import GEOMETRIC, single, uneven
+from tests.helpers.exported import GEOMETRIC, single, uneven
 from tests.ops.test_targets import brute_force
 
 HEIGHT, WIDTH = 48, 80

@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 from madao import Policy
 from madao.export.torchvision import PolicyTransform
 from madao.policy import FrozenPolicy, PolicySpec
-from tests.export.exported import draw_of, reference, single, uneven, with_swirl
+from tests.helpers.exported import draw_of, reference, single, uneven, with_swirl
 
 
 def noise(*shape: int) -> Tensor:

@@ -18,7 +18,7 @@ from madao.hypergrad import (
 )
 from madao.hypergrad.autodiff.products import SecondOrder
 from madao.policy import Draw, Policy
-from tests.hypergrad.problems import newton
+from tests.helpers.problems import newton
 
 EXACT = ["ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Contrast", "Brightness", "Sharpness"]
 

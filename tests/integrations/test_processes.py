@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import madao
 from madao.hypergrad import Place, Ranks
 from madao.integrations.loop_adapter import PolicyLearner
-from tests.training.launching import ended, started, torchrun
+from tests.helpers.launching import ended, started, torchrun
 
 SCRIPT = str(Path(__file__).with_name("processes.py"))
 

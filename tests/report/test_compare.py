@@ -9,7 +9,7 @@ import pytest
 from madao.config.train import AugmentConfig, OuterConfig
 from madao.report.compare import compare, comparison_charts, difference, interval
 from madao.report.run import Run, read_run
-from tests.report.runs import write_run
+from tests.helpers.run_directories import write_run
 
 
 def test_the_interval_is_students() -> None:

@@ -4,7 +4,7 @@ from madao.report.chart_model import Chart, Panel, Series
 from madao.report.figures import _draw, write_figures
 from madao.report.run import read_run
 from madao.report.run_charts import charts_of
-from tests.report.runs import write_run
+from tests.helpers.run_directories import write_run
 
 
 def test_axes_are_those_of_the_page(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from madao.report import read_run, write_report
-from tests.report.browser import Browser, Page, chromium
-from tests.report.runs import write_run
+from tests.helpers.browser import Browser, Page, chromium
+from tests.helpers.run_directories import write_run
 
 needs_browser = pytest.mark.skipif(chromium() is None, reason="needs Chromium")
 

@@ -8,7 +8,7 @@ import pytest
 
 from madao.config.train import OuterConfig
 from madao.report import ReportError, find_runs, read_run
-from tests.report.runs import write_run
+from tests.helpers.run_directories import write_run
 
 
 def test_a_whole_run_is_read_whole(tmp_path: Path) -> None:

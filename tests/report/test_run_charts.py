@@ -8,7 +8,7 @@ import pytest
 from madao.report.chart_model import COLOURS, operation_style, thinned
 from madao.report.run import read_run
 from madao.report.run_charts import charts_of, cost_charts, health_charts, learning_charts, policy_charts
-from tests.report.runs import write_run
+from tests.helpers.run_directories import write_run
 
 
 def test_every_chart_is_there_with_a_caption(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from madao.hypergrad import DoubleBackward, FiniteDifference, ForwardOverReverse, Traced
 from madao.hypergrad.autodiff.products import SecondOrder
 from madao.hypergrad.problem import detached
-from tests.hypergrad.problems import random
+from tests.helpers.problems import random
 
 KINDS: list[SecondOrder] = [ForwardOverReverse(), DoubleBackward(), FiniteDifference(), Traced()]
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: type(kind).__name__)

@@ -9,7 +9,7 @@ from torch import Tensor
 from madao.hypergrad import Deflated, Identity, Problem, Status, hypergradient
 from madao.hypergrad.result import Solution
 from madao.hypergrad.solvers.deflated import solve_positive
-from tests.hypergrad.problems import quadratic
+from tests.helpers.problems import quadratic
 
 GENERATOR = torch.Generator().manual_seed(0)
 

@@ -26,7 +26,7 @@ from madao.hypergrad import (
 )
 from madao.hypergrad.autodiff.products import SecondOrder
 from madao.hypergrad.hypergradient import LinearSolver
-from tests.hypergrad.problems import PROBLEMS, Known, quadratic, random
+from tests.helpers.problems import PROBLEMS, Known, quadratic, random
 
 SOLVERS: dict[str, Callable[[Known], LinearSolver | Unrolled]] = {
     "neumann": lambda k: Neumann(steps=math.ceil(16 * k.largest / k.smallest), scale=1 / k.largest),

@@ -19,7 +19,7 @@ from madao.training.monitor.profiler import Meter
 from madao.training.monitor.waiting import starved, timed
 from madao.training.splits import Splits, on_device
 from madao.training.trainer import Trainer
-from tests.report.runs import write_run
+from tests.helpers.run_directories import write_run
 from tests.training.test_trainer import settings, splits
 
 CPU = torch.device("cpu")

@@ -1,6 +1,6 @@
 """What several processes do in the tests: a training by another library's trainer, and what came of it.
 
-    torchrun … tests/integrations/processes.py lightning|transformers FOLDER [CHECKPOINT]
+    torchrun … tests/helpers/integration_processes.py lightning|transformers FOLDER [CHECKPOINT]
 
 Alone it trains on batches as large as those of all processes together, in the order in which they have them.
 """
