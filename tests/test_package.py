@@ -107,7 +107,7 @@ PUBLIC = {
         "ModelError",
         "SmallCNN",
         "SmallFCN",
-        "UnknownModel",
+        "UnknownModelError",
         "WideResNet",
         "build",
         "build_dense",

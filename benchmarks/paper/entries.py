@@ -25,9 +25,8 @@ import yaml
 
 from madao.cli import main as madao
 from madao.cli.recipes import paper_numbers, recipe_path
-from madao.experiments.table import in_percent
 from madao.report.chart_model import Chart, Panel, Series, operation_style
-from madao.report.compare import Interval, difference, interval
+from madao.report.compare import Interval, difference, in_percent, interval
 from madao.report.figures import write_figures
 
 ROOT = Path(__file__).parents[2]

@@ -4,8 +4,7 @@ from pathlib import Path
 
 from entries import TABLE1, error, main, markdown, percent
 
-from madao.experiments.table import in_percent
-from madao.report.compare import difference
+from madao.report.compare import difference, in_percent
 
 PAPER = {"uniform": "4.7", "randaugment": "4.7", "madao": "4.6"}
 ENTRIES = [TABLE1[0].only(*PAPER)]

@@ -18,7 +18,7 @@ from madao.config.train import (
     as_plain,
     from_plain,
 )
-from madao.training.errors import UserError
+from madao.errors import UserError
 
 PARTS: dict[str, type[Any]] = {
     "data": DataConfig,

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.data import Batches, DataError, Files, Images, Pixels
+from madao.data import Batches, Files, Images, Pixels
+from madao.errors import DataError
 
 CPU = torch.device("cpu")
 Pair = tuple[Tensor, Tensor]

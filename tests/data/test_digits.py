@@ -13,8 +13,9 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as TF
 
-from madao.data import DATASETS, DataError, Dataset, Pixels, Source
+from madao.data import DATASETS, Dataset, Pixels, Source
 from madao.data.synthetic_shift import BY_CLASS, BY_TONE, FAMILIES, HALVES, SHIFTS, dark_on_light, plant
+from madao.errors import DataError
 from madao.ops import OPERATIONS
 
 PLANTED = [*(name for name in SHIFTS if name != "none"), BY_CLASS, BY_TONE]

@@ -8,7 +8,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from madao.data import DataError, Files
+from madao.data import Files
+from madao.errors import DataError
 
 Damage = Callable[[Sequence[Path]], None]
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from madao.data import DATASETS, DataError, Dataset, Files, Images, Source
+from madao.data import DATASETS, Dataset, Files, Images, Source
+from madao.errors import DataError
 from tests.data.conftest import write_image
 
 

@@ -9,9 +9,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from madao.data import Batches, DataError, Files, OnDevice
+from madao.data import Batches, Files, OnDevice
 from madao.data import gpu_decode as ondevice
 from madao.data.gpu_decode import _parts
+from madao.errors import DataError
 
 CPU = torch.device("cpu")
 Damage = Callable[[Sequence[Path]], None]

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 from torchvision.transforms import functional as TF
 
-from madao.data import DataError, Pixels
+from madao.data import Pixels
+from madao.errors import DataError
 
 
 def test_load_and_subset(crops: Tensor) -> None:

@@ -7,9 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-from madao.data import DATASETS, DataError, Pixels, Source
+from madao.data import DATASETS, Pixels, Source
 from madao.data.masks import looks_so
 from madao.data.synthetic_shift import plant, plant_masks
+from madao.errors import DataError
 
 
 def test_shapes_are_the_same_at_every_call_and_brighter_than_their_ground() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from madao.data import DATASETS, DataError, Dataset, Pixels, Source
+from madao.data import DATASETS, Dataset, Pixels, Source
+from madao.errors import DataError
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
 LABELS = np.array([7, -1, 7, 30, -1, 30])

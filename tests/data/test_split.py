@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from madao.data import DataError, check_classes, share, stratified
+from madao.data import check_classes, share, stratified
+from madao.errors import DataError
 
 LABELS = torch.tensor([0] * 100 + [1] * 30 + [2] * 2 + [4] * 3)[torch.randperm(135, generator=torch.Generator())]
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.data import DataError, Files, Pixels, mean_and_std
+from madao.data import Files, Pixels, mean_and_std
+from madao.errors import DataError
 
 
 def reference(images: Tensor) -> tuple[list[float], list[float]]:

@@ -12,7 +12,8 @@ import scipy.io
 import torch
 import torchvision.datasets
 
-from madao.data import DATASETS, DataError, Dataset, Files, Images, Source
+from madao.data import DATASETS, Dataset, Files, Images, Source
+from madao.errors import DataError
 from tests.data.conftest import write_image
 
 

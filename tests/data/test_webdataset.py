@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from madao.data import DATASETS, Batches, DataError, Files, Shards, Source, shardindex, shards, stratified
+from madao.data import DATASETS, Batches, Files, Shards, Source, shardindex, shards, stratified
 from madao.data.shardindex import index_shard
+from madao.errors import DataError
 
 CPU = torch.device("cpu")
 

@@ -11,9 +11,9 @@ from madao.config.train import OuterConfig, TrainConfig
 from madao.data import Batches, Pixels
 from madao.distributed.launch import by_the_first, synchronised
 from madao.distributed.sampling import drawn, drawn_standard, part_of
+from madao.errors import SharedError, UserError
 from madao.hypergrad import Place, Ranks, Unrolled, hypergradient
 from madao.policy import Policy, Standard
-from madao.training.errors import SharedError, UserError
 from tests.helpers.launching import ended, started
 from tests.helpers.problems import quadratic
 from tests.helpers.training_processes import CASES

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from madao.config.train import DataConfig
+from madao.errors import UserError
 from madao.experiments.dataset_hash import fingerprint
-from madao.training.errors import UserError
 
 
 def arrays(path: Path, seed: int) -> DataConfig:

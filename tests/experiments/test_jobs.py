@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from madao.config.train import TrainConfig
+from madao.errors import UserError
 from madao.experiments import jobs as several
 from madao.experiments.jobs import Cell, Several
-from madao.training.errors import UserError
 from madao.training.interrupt import Interrupted
 
 

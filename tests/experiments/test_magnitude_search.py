@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from madao.config.train import AugmentConfig, OuterConfig, TrainConfig
+from madao.errors import UserError
 from madao.experiments.magnitude_search import MAGNITUDES, Search, study_name
-from madao.training.errors import UserError
 
 
 def search(folder: Path, trials: int = 3, storage: Path | None = None) -> Search:

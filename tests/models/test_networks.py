@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from madao.models import ModelError, SmallCNN, WideResNet
+from madao.errors import ModelError
+from madao.models import SmallCNN, WideResNet
 from madao.models.resnet import resnet
 
 

@@ -9,7 +9,8 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from madao.models import ModelError, SmallCNN, UnknownModel, WideResNet, build, check_head, known
+from madao.errors import ModelError, UnknownModelError
+from madao.models import SmallCNN, WideResNet, build, check_head, known
 from madao.models.registry import OWN
 
 
@@ -79,7 +80,7 @@ def test_without_timm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ModelError, match="pip install timm"):
         build("timm/resnet10t", 10)
-    with pytest.raises(UnknownModel, match="pip install timm"):
+    with pytest.raises(UnknownModelError, match="pip install timm"):
         build("resnet10t", 10)
     assert "resnet18" in known()
     assert "resnet10t" not in known()
@@ -96,7 +97,7 @@ def test_without_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["resnet19", "timm/no-such", "wrn-28", "", "hf_hub:someone/something"])
 def test_unknown_names(name: str) -> None:
-    with pytest.raises(UnknownModel, match="unknown model") as caught:
+    with pytest.raises(UnknownModelError, match="unknown model") as caught:
         build(name, classes=10)
     assert caught.value.name == name
     assert "\n" not in str(caught.value)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from madao.models import ModelError, SmallFCN, UnknownModel, build, build_dense, build_encoder, known_dense
+from madao.errors import ModelError, UnknownModelError
+from madao.models import SmallFCN, build, build_dense, build_encoder, known_dense
 from madao.models.encoder import SplitBatchNorm
 
 
@@ -26,7 +27,7 @@ def test_models_of_torchvision_give_masks() -> None:
     model = build_dense("lraspp_mobilenet_v3_large", 5, 1, 64)
     assert model.eval()(torch.zeros(1, 1, 64, 64)).shape == (1, 5, 64, 64)
     assert {"small-fcn", "fcn_resnet50", "deeplabv3_resnet50"} <= set(known_dense())
-    with pytest.raises(UnknownModel):
+    with pytest.raises(UnknownModelError):
         build_dense("resnet18", 5)
     with pytest.raises(ModelError, match="no weights are published for small-fcn"):
         build_dense("small-fcn", 5, pretrained=True)

@@ -8,7 +8,8 @@ import torch
 import torchvision
 from torch import Tensor
 
-from madao.models import ModelError, SmallCNN, build
+from madao.errors import ModelError
+from madao.models import SmallCNN, build
 from madao.models.layers import heads, spread_channels
 
 

@@ -9,10 +9,10 @@ from scipy import stats
 from torch import Tensor
 
 from madao.config.train import AugmentConfig
+from madao.errors import UserError
 from madao.ops import OPERATIONS, PAPER
 from madao.policy import ClassPolicy, Draw, FrozenPolicy, ImagePolicy, Policy, RandAugment, Uniform, sampling
 from madao.training.build import build_policy
-from madao.training.errors import UserError
 
 
 def uneven(stages: int = 2, seed: int = 3) -> Policy:

@@ -7,9 +7,9 @@ import torch
 from scipy import stats
 
 from madao.cli import main
+from madao.errors import PolicyFileError
 from madao.policy import ClassPolicy, FrozenPolicy, ImagePolicy, Policy, PolicySpec, Uniform, load_policy, sampling
 from madao.policy.base import AugmentationPolicy
-from madao.policy.spec_json import PolicyFileError
 
 IMAGES = torch.zeros(20_000, 1, 2, 2)
 

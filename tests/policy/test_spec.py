@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from madao import Policy, PolicySpec, load_policy
+from madao.errors import PolicyFileError
 from madao.ops import OPERATIONS, PAPER, Operation
-from madao.policy import AutoAugment, Entry, FrozenPolicy, PolicyFileError, TrivialAugment
+from madao.policy import AutoAugment, Entry, FrozenPolicy, TrivialAugment
 
 UNIT = st.floats(0, 1)
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from madao.config.train import OuterConfig
-from madao.report import ReportError, find_runs, read_run
+from madao.errors import ReportError
+from madao.report import find_runs, read_run
 from tests.helpers.run_directories import write_run
 
 

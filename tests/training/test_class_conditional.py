@@ -12,8 +12,8 @@ from torch import Tensor
 
 from madao import ClassPolicy, Policy, PolicyOptimizer, PolicySpec
 from madao.config.train import AugmentConfig, OuterConfig, TrainConfig
+from madao.errors import UserError
 from madao.hypergrad import Influence, Relaxed, SameExample
-from madao.training.errors import UserError
 from madao.training.run.artifacts import run_directory
 from madao.training.trainer import Trainer
 from tests.outer.test_policy_optimizer import VALIDATION, network

@@ -9,7 +9,7 @@ import torch
 from madao.config.train import DataConfig
 from madao.data import Pixels
 from madao.data.folder import holds_classes
-from madao.training.errors import UserError
+from madao.errors import UserError
 from madao.training.splits import Splits, load_splits
 
 COUNTS = (40, 20, 20)

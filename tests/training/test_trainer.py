@@ -24,10 +24,10 @@ from madao.config.train import (
     TrainConfig,
 )
 from madao.data import Pixels
+from madao.errors import UserError
 from madao.policy import Policy, PolicySpec
 from madao.tasks import Score
 from madao.training.build import METHODS
-from madao.training.errors import UserError
 from madao.training.interrupt import Interrupted
 from madao.training.run import checkpoint
 from madao.training.run.state import restore

@@ -50,9 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(verb: str, *arguments: str) -> int:
     """Run a command; what a user can mend is said in one line."""
     # Imported here, since they bring torch, for which --help need not wait.
-    from madao.data.errors import DataError
-    from madao.models.errors import ModelError
-    from madao.training.errors import UserError
+    from madao.errors import DataError, ModelError, UserError
     from madao.training.interrupt import Interrupted
 
     try:
@@ -69,8 +67,8 @@ def _run(verb: str, *arguments: str) -> int:
 
 
 def _call(verb: str, arguments: list[str]) -> None:
-    from madao.ops.checks import nearest
-    from madao.training.errors import UserError
+    from madao.errors import UserError
+    from madao.text import nearest
 
     if verb not in VERBS:
         raise UserError(f"unknown command {nearest(verb, VERBS)}")

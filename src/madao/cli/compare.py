@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from madao.config.train import DataConfig, Plain, TrainConfig, as_plain, from_plain
+from madao.errors import UserError
 from madao.experiments.dataset_hash import fingerprint
 from madao.experiments.jobs import Cell, Several
 from madao.experiments.magnitude_search import Search, optuna_library, study_name, write_search
@@ -34,7 +35,6 @@ from madao.experiments.table import (
 )
 from madao.files import replacing
 from madao.text import counted
-from madao.training.errors import UserError
 from madao.training.interrupt import Interrupted
 from madao.training.run.directory import RunDirectory, first_difference, lock
 from madao.training.run.result import Result

@@ -8,11 +8,10 @@ from typing import Any, Literal
 
 from madao.cli.parser import call
 from madao.config.train import from_plain
-from madao.data import Batches, DataError
-from madao.models import ModelError
+from madao.data import Batches
+from madao.errors import DataError, ModelError, UserError
 from madao.tasks import Score
 from madao.training.build import build_model, build_standard, build_task, pick_device
-from madao.training.errors import UserError
 from madao.training.evaluate import evaluate as score
 from madao.training.evaluate import to_compare_with
 from madao.training.linear_probe import LinearProtocol, linear_evaluation

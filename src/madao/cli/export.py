@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Literal
 
 from madao.cli.parser import call
+from madao.errors import UserError
 from madao.export import TARGETS
 from madao.export import export as text_for
 from madao.files import replacing
 from madao.policy import FrozenPolicy, PolicySpec, load_policy
 from madao.policy.registry import NAMED
-from madao.training.errors import UserError
 
 
 def command(arguments: list[str]) -> None:

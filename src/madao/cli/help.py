@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from madao.ops.checks import nearest
-from madao.training.errors import UserError
+from madao.errors import UserError
+from madao.text import nearest
 
 _ALL = "all"
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import jsonargparse
 
-from madao.training.errors import UserError
+from madao.errors import UserError
 
 
 class Parser(jsonargparse.ArgumentParser):

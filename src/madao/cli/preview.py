@@ -11,10 +11,10 @@ from torch import Tensor
 from madao.cli.export import of_label
 from madao.cli.parser import call
 from madao.data.folder import SUFFIXES
+from madao.errors import UserError
 from madao.policy import FrozenPolicy, load_policy
 from madao.policy.describe import steps
 from madao.text import counted
-from madao.training.errors import UserError
 
 _GAP = 8
 _LINE = 14

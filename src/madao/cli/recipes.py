@@ -8,8 +8,8 @@ from rich.table import Table
 
 import madao
 from madao.cli.parser import call
-from madao.ops.checks import nearest
-from madao.training.errors import UserError
+from madao.errors import UserError
+from madao.text import nearest
 
 FOLDER = Path(madao.__file__).parent / "recipes"
 METHODS = ("standard", "autoaugment", "randaugment", "madao")

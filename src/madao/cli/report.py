@@ -6,8 +6,8 @@ from pathlib import Path
 
 from madao.cli.parser import call
 from madao.config.train import as_plain, from_plain
-from madao.report import ReportError, Run, find_runs, read_run, write_report
-from madao.training.errors import UserError
+from madao.errors import ReportError, UserError
+from madao.report import Run, find_runs, read_run, write_report
 
 
 def command(arguments: list[str]) -> None:

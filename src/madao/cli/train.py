@@ -10,11 +10,11 @@ from madao.cli.help import asked_for, section
 from madao.cli.parser import Parser, with_values
 from madao.cli.recipes import recipe_path
 from madao.config.train import TrainConfig
+from madao.errors import SharedError, UserError
 from madao.hypergrad import Ranks
-from madao.ops.checks import nearest
 from madao.policy.describe import preferred
+from madao.text import nearest
 from madao.training.build import build_policy
-from madao.training.errors import SharedError, UserError
 from madao.training.interrupt import Interrupted, how_to_resume
 from madao.training.monitor.closing import warning
 from madao.training.monitor.opening import opening

@@ -1,6 +1,6 @@
 """Checks of settings, in words that a user can act on."""
 
-from madao.training.errors import UserError
+from madao.errors import UserError
 
 
 def at_least(name: str, value: float | None, least: float) -> None:

@@ -5,7 +5,7 @@ import math
 from typing import Literal
 
 from madao.config.checks import at_least, fraction
-from madao.training.errors import UserError
+from madao.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

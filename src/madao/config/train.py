@@ -7,8 +7,8 @@ from typing import Any, Literal
 from madao.config.checks import at_least, fraction
 from madao.config.outer import OuterConfig as OuterConfig
 from madao.data import DATASETS
-from madao.ops.checks import nearest
-from madao.training.errors import UserError
+from madao.errors import UserError
+from madao.text import nearest
 
 Planted = Literal["rotate", "translate", "shear", "brightness", "invert", "rotate-or-brightness", "by-tone", "none"]
 

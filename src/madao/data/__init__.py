@@ -3,7 +3,6 @@
 from madao.data.batches import Batches
 from madao.data.dataset import Dataset, Source
 from madao.data.encoded import Encoded
-from madao.data.errors import DataError
 from madao.data.files import Files
 from madao.data.gpu_decode import OnDevice
 from madao.data.images import Images, Pixels
@@ -11,6 +10,7 @@ from madao.data.registry import DATASETS
 from madao.data.shards import Shards
 from madao.data.split import check_classes, share, stratified
 from madao.data.statistics import mean_and_std
+from madao.errors import DataError
 
 __all__ = [
     "DATASETS",

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from madao.data.errors import DataError
 from madao.data.gpu_decode import OnDevice
 from madao.data.images import Images, Pixels
 from madao.data.loading import load_batches
+from madao.errors import DataError
 
 
 class Batches:

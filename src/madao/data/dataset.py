@@ -4,8 +4,8 @@ import dataclasses
 from pathlib import Path
 
 from madao.data.encoded import OnError
-from madao.data.errors import DataError
 from madao.data.images import Images
+from madao.errors import DataError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from madao.data.decoding import decode, jpeg_decoder
-from madao.data.errors import DataError
 from madao.data.images import Pixels, check_labels
 from madao.data.loading import load_batches
+from madao.errors import DataError
 
 OnError = Literal["stop", "skip"]
 

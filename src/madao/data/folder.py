@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from madao.data.dataset import Dataset, Source
-from madao.data.errors import DataError
 from madao.data.files import Files
+from madao.errors import DataError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm")
 VALIDATION = ("val", "valid", "validation")

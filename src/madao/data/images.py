@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from madao.data.errors import DataError
+from madao.errors import DataError
 
 
 class Images(Protocol):

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from madao.data.errors import DataError
+from madao.errors import DataError
 
 Loaded = TypeVar("Loaded")
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from madao.data.dataset import Dataset, Source
 from madao.data.decoding import middle
-from madao.data.errors import DataError
 from madao.data.files import Files
 from madao.data.folder import SUFFIXES, VALIDATION, named_classes
 from madao.data.images import Pixels
+from madao.errors import DataError
 
 IGNORED = 255
 """The class of pixels that do not count."""

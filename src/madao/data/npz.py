@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from madao.data.dataset import Dataset, Source
-from madao.data.errors import DataError
 from madao.data.images import Pixels
+from madao.errors import DataError
 
 # Keys of images and labels; `{}` is train, val or test.
 _STYLES = (("x_{}", "y_{}"), ("{}_images", "{}_labels"))

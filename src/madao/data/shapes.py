@@ -5,9 +5,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from madao.data.dataset import Dataset, Source
-from madao.data.errors import DataError
 from madao.data.images import Pixels
 from madao.data.synthetic_shift import SHIFTS, plant, plant_masks
+from madao.errors import DataError
 
 CLASSES = ("ground", "level bar", "upright bar", "disc")
 _SIDE = 24

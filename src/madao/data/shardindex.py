@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from madao.data.errors import DataError
+from madao.errors import DataError
 
 IMAGES = ("jpg", "jpeg", "png", "ppm", "webp", "bmp", "gif", "tif", "tiff")
 _VERSION = 1

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from madao.data.errors import DataError
+from madao.errors import DataError
 
 
 def stratified(

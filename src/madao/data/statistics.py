@@ -2,9 +2,9 @@
 
 import torch
 
-from madao.data.errors import DataError
 from madao.data.images import Images
 from madao.data.loading import load_batches
+from madao.errors import DataError
 
 
 def mean_and_std(images: Images, most: int = 10_000, workers: int = 0) -> tuple[tuple[float, ...], tuple[float, ...]]:

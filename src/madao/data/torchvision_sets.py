@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from madao.data.dataset import Dataset, Source
-from madao.data.errors import DataError, NotThereError
 from madao.data.files import Files
 from madao.data.images import Pixels
+from madao.errors import DataError, DatasetNotFoundError
 
 # What torchvision lets through when files are missing, incomplete or cannot be fetched; URLError is an OSError.
 _FAILURES = (
@@ -158,4 +158,4 @@ def _open(name: str, kind: str, source: Source, by_hand: str | None = None, **op
             remedy = "--data.download true fetches it"
         else:
             remedy = "downloading it failed: check the network, remove what came of it and try again"
-        raise NotThereError(f"found no complete {name} in {source.root}{reason}; {remedy}") from None
+        raise DatasetNotFoundError(f"found no complete {name} in {source.root}{reason}; {remedy}") from None

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from madao.data.dataset import Dataset, Source
-from madao.data.errors import DataError
 from madao.data.folder import CLASSES, VALIDATION, named_classes
 from madao.data.shardindex import index_shard
 from madao.data.shards import Shards
+from madao.errors import DataError
 
 _SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),

@@ -15,9 +15,9 @@ from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import nn
 
 from madao.config.train import TrainConfig
+from madao.errors import SharedError, UserError
 from madao.hypergrad import Ranks
 from madao.text import counted
-from madao.training.errors import SharedError, UserError
 
 PATIENCE = timedelta(minutes=30)
 """How long a process waits for the others, of which one may be downloading or compiling."""

@@ -23,9 +23,7 @@ from typing import Any
 import torch
 
 from madao.config.train import TrainConfig
-from madao.data import DataError
-from madao.models import ModelError
-from madao.training.errors import UserError
+from madao.errors import DataError, ModelError, UserError
 from madao.training.interrupt import Interrupted, StopRequest, stop_requests
 from madao.training.monitor.opening import opening, warning
 from madao.training.run.directory import lock

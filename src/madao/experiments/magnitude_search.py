@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from madao.config.train import TrainConfig, as_plain
+from madao.errors import UserError
 from madao.files import replacing
-from madao.training.errors import UserError
 from madao.training.run.directory import FREE
 
 _SEED = 20_000

@@ -12,11 +12,11 @@ import yaml
 from madao.cli.parser import Parser, with_values
 from madao.cli.train import with_recipes
 from madao.config.train import TrainConfig
+from madao.errors import UserError
 from madao.experiments.magnitude_search import MAGNITUDES
 from madao.experiments.table import TUNED, cell_path
-from madao.ops.checks import nearest
+from madao.text import nearest
 from madao.training.build import METHODS, build_policy
-from madao.training.errors import UserError
 
 _DEFAULT = ("standard", "uniform", TUNED, "madao")
 _OURS = {"--seed": "--seeds", "--augment.method": "--methods", "--resume": "nothing: it always goes on"}

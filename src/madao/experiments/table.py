@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from madao.report.compare import Difference, Interval, difference, interval
-from madao.report.run import ReportError, Run, read_run
+from madao.errors import ReportError
+from madao.report.compare import Difference, Interval, difference, in_percent, interval
+from madao.report.run import Run, read_run
 
 REFERENCES = ("standard", "uniform", "randaugment")
 """What a method has to beat: nothing beyond crops, every operation alike, one strength for all."""
@@ -206,14 +207,6 @@ def lines(table: Table) -> list[list[str]]:
             ]
         )
     return found
-
-
-def in_percent(found: Interval | None, signed: bool = False) -> str:
-    """A mean with its interval, of parts of 1; a dash where there is none."""
-    if found is None:
-        return "–"
-    mean = f"{100 * found.mean:{'+' if signed else ''}.2f}".replace("-", "−")
-    return mean if found.half_width is None else f"{mean} ± {100 * found.half_width:.2f}"
 
 
 def note(table: Table) -> str:

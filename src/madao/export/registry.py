@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Callable
 
 from madao.ops import PAPER
-from madao.ops.checks import nearest
 from madao.policy import PolicySpec
+from madao.text import nearest
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Models: our own for small images, and those of torchvision and timm, by name."""
 
+from madao.errors import ModelError, UnknownModelError
 from madao.models.encoder import Encoder, build_encoder
-from madao.models.errors import ModelError, UnknownModel
 from madao.models.probe import check_head
 from madao.models.registry import build, known
 from madao.models.segmentation import build_dense, known_dense
@@ -14,7 +14,7 @@ __all__ = [
     "ModelError",
     "SmallCNN",
     "SmallFCN",
-    "UnknownModel",
+    "UnknownModelError",
     "WideResNet",
     "build",
     "build_dense",

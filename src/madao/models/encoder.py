@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from madao.models.errors import ModelError
+from madao.errors import ModelError
 from madao.models.layers import heads
 from madao.models.registry import Stem, build
 

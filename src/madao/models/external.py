@@ -5,7 +5,7 @@ from types import ModuleType
 
 from torch import nn
 
-from madao.models.errors import MissingPackage, ModelError, first_line
+from madao.errors import MissingPackageError, ModelError, first_line
 from madao.models.layers import set_channels
 from madao.models.weights import load
 
@@ -18,7 +18,9 @@ def require(package: str) -> ModuleType:
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise MissingPackage(f"the model needs {package}, which cannot be imported: pip install {package}") from error
+        raise MissingPackageError(
+            f"the model needs {package}, which cannot be imported: pip install {package}"
+        ) from error
 
 
 def torchvision_names() -> list[str]:

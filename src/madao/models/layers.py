@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from madao.models.errors import ModelError
+from madao.errors import ModelError
 
 
 def first_convolution(model: nn.Module) -> tuple[str, nn.Conv2d]:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from madao.models.errors import ModelError, first_line
+from madao.errors import ModelError, first_line
 
 
 def check_head(model: nn.Module, classes: int, channels: int, image_size: int) -> None:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch import nn
 
-from madao.models.errors import MissingPackage, ModelError, UnknownModel
+from madao.errors import MissingPackageError, ModelError, UnknownModelError
 from madao.models.external import AUXILIARY, from_timm, from_torchvision, is_timm, timm_names, torchvision_names
 from madao.models.probe import check_head
 from madao.models.resnet import is_resnet, resnet
@@ -58,7 +58,7 @@ def known() -> list[str]:
     for library in (torchvision_names, timm_names):
         try:
             more = library()
-        except MissingPackage:
+        except MissingPackageError:
             continue
         taken = {*names, *AUXILIARY}
         names += [f"timm/{name}" if name in taken else name for name in more]
@@ -93,8 +93,8 @@ def _from_library(name: str, classes: int, channels: int, image_size: int, pretr
     try:
         if is_timm(bare):
             return from_timm(bare, classes, channels, image_size, pretrained)
-    except MissingPackage as error:
+    except MissingPackageError as error:
         if bare != name:
             raise
-        raise UnknownModel(name, " (timm is not installed: pip install timm)") from error
-    raise UnknownModel(name)
+        raise UnknownModelError(name, " (timm is not installed: pip install timm)") from error
+    raise UnknownModelError(name)

@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch import nn
 
-from madao.models.errors import ModelError
+from madao.errors import ModelError
 from madao.models.external import from_torchvision
 
 

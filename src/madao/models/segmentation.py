@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from madao.models.errors import ModelError, UnknownModel
+from madao.errors import ModelError, UnknownModelError
 from madao.models.external import require
 from madao.models.layers import set_channels
 from madao.models.probe import answer
@@ -42,7 +42,7 @@ def build_dense(
         pretrained: Whether torchvision's backbone starts from its published weights; or the path of a state dict.
     """
     if name not in known_dense():
-        raise UnknownModel(name)
+        raise UnknownModelError(name)
     if name == "small-fcn":
         if pretrained is True:
             raise ModelError("no weights are published for small-fcn; give the path of a state dict as pretrained")

@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from madao.models.errors import ModelError
+from madao.errors import ModelError
 
 
 class SmallCNN(nn.Module):

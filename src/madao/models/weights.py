@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from madao.models.errors import ModelError, first_line
+from madao.errors import ModelError, first_line
 from madao.models.layers import first_convolution, heads, spread_channels
 
 

@@ -4,9 +4,8 @@ Shapes and dtypes are checked always. Values are checked on the CPU only: readin
 make the host wait for the device at every call.
 """
 
-import difflib
 import numbers
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -92,14 +91,3 @@ def _check_per_image(name: str, values: Tensor, images: Tensor) -> None:
         raise TypeError(f"{name} must be floating point, got {values.dtype}")
     if values.device != images.device:
         raise ValueError(f"{name} is on {values.device} but the images are on {images.device}")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`name` with the nearest known names behind it, for the end of an error message."""
-    known = list(known)
-    by_lower = {candidate.lower(): candidate for candidate in known}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    close = close or [candidate for candidate in by_lower if name and candidate.startswith(name.lower())]
-    hint = f"did you mean {by_lower[close[0]]!r}? " if close else ""
-    listed = f"known are {', '.join(known)}" if len(known) <= 24 or not close else f"{len(known)} are known"
-    return f"{name!r}; {hint}{listed}"

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from madao.ops import enhance, geometric, tone
-from madao.ops.checks import check_fill, check_fill_fits, check_images, check_strengths, nearest
+from madao.ops.checks import check_fill, check_fill_fits, check_images, check_strengths
 from madao.ops.geometric import Fill
+from madao.text import nearest
 
 Derivative = Literal["exact", "straight-through", "none"]
 

@@ -1,5 +1,6 @@
 """Policies: laws that give each image of a batch its operations, strengths and signs."""
 
+from madao.errors import PolicyFileError
 from madao.policy.base import AugmentationPolicy
 from madao.policy.base_augmentation import Standard, StandardDraw
 from madao.policy.baselines.autoaugment import AutoAugment
@@ -10,7 +11,6 @@ from madao.policy.draw import Draw
 from madao.policy.learned import Policy
 from madao.policy.registry import load_policy
 from madao.policy.spec import Entry, PolicySpec
-from madao.policy.spec_json import PolicyFileError
 
 __all__ = [
     "AugmentationPolicy",

@@ -4,11 +4,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from madao.ops.checks import nearest
 from madao.policy.base import AugmentationPolicy
 from madao.policy.baselines.autoaugment import PUBLISHED, AutoAugment
 from madao.policy.baselines.fixed import FrozenPolicy, RandAugment, TrivialAugment, Uniform
 from madao.policy.spec import PolicySpec
+from madao.text import nearest
 
 NAMED: dict[str, Callable[[int], AugmentationPolicy]] = {
     "uniform": lambda seed: Uniform(seed=seed),

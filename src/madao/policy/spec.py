@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from madao.errors import PolicyFileError
 from madao.ops import Operation
 from madao.ops.checks import check_fill
 from madao.ops.geometric import Fill
 from madao.policy import spec_json as specfile
 from madao.policy.conditional.network import Network
 from madao.policy.describe import strength
-from madao.policy.spec_json import PolicyFileError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,11 +5,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from madao.errors import PolicyFileError
 from madao.ops import OPERATIONS, Operation, find
-from madao.ops.checks import nearest
 from madao.ops.geometric import Fill
 from madao.policy.conditional.features import NAMES
 from madao.policy.conditional.network import Network, Numbers, Outputs
+from madao.text import nearest
 
 T = TypeVar("T")
 
@@ -23,10 +24,6 @@ Row = tuple[float, float, float | None]
 
 Contents = tuple[tuple[Operation, ...], list[list[Row]], Fill, dict[str, list[list[Row]]], Network | None, float]
 """Operations, for each stage a row per operation, fill, the stages of each class by its name, network and variation."""
-
-
-class PolicyFileError(ValueError):
-    """A policy file that cannot be used; the message names the field and the remedy."""
 
 
 def write(

@@ -1,6 +1,7 @@
 """What runs found, to look at: reads run directories and writes one page and its figures."""
 
-from madao.report.run import ReportError, Run, find_runs, read_run
+from madao.errors import ReportError
+from madao.report.run import Run, find_runs, read_run
 from madao.report.write import write_report
 
 __all__ = ["ReportError", "Run", "find_runs", "read_run", "write_report"]

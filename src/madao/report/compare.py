@@ -141,6 +141,14 @@ def difference(values: Mapping[Any, float], reference: Mapping[Any, float]) -> D
     return Difference(interval(differences), float(2 * stats.t.sf(abs(t), len(seeds) - 1)))
 
 
+def in_percent(found: Interval | None, signed: bool = False) -> str:
+    """A mean with its interval, of parts of 1; a dash where there is none."""
+    if found is None:
+        return "–"
+    mean = f"{100 * found.mean:{'+' if signed else ''}.2f}".replace("-", "−")
+    return mean if found.half_width is None else f"{mean} ± {100 * found.half_width:.2f}"
+
+
 def comparison_charts(comparison: Comparison, number: int) -> list[Chart]:
     """Validation curves by method, and the last errors joined by seed."""
     curves = []

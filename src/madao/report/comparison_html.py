@@ -3,10 +3,9 @@
 import collections
 from collections.abc import Sequence
 
-from madao.experiments.table import in_percent
 from madao.policy.describe import sentence
 from madao.report.chart_model import Chart
-from madao.report.compare import Comparison, comparison_charts
+from madao.report.compare import Comparison, comparison_charts, in_percent
 from madao.report.html import escaped, figures, warnings
 from madao.report.run import Run
 

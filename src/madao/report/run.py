@@ -13,14 +13,11 @@ from typing import Any
 import numpy as np
 import yaml
 
-from madao.policy import PolicyFileError, PolicySpec
+from madao.errors import PolicyFileError, ReportError
+from madao.policy import PolicySpec
 
 Table = dict[str, list[float | None]]
 """The columns of a CSV file; what is no number is None."""
-
-
-class ReportError(Exception):
-    """What keeps a report from being made, in one line."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

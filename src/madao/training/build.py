@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from madao.config.train import AugmentConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainConfig
+from madao.errors import UnknownModelError, UserError
 from madao.hypergrad import Ranks
-from madao.models import UnknownModel, build, build_dense, build_encoder, known, known_dense
-from madao.ops.checks import nearest
+from madao.models import build, build_dense, build_encoder, known, known_dense
 from madao.policy import (
     AugmentationPolicy,
     ClassPolicy,
@@ -22,8 +22,7 @@ from madao.policy import (
 from madao.policy.baselines.fixed import START
 from madao.policy.registry import NAMED
 from madao.tasks import Classification, MoCo, Segmentation, Task
-from madao.text import counted
-from madao.training.errors import UserError
+from madao.text import counted, nearest
 from madao.training.splits import Splits
 
 METHODS = ("madao", "standard", *NAMED)
@@ -49,7 +48,7 @@ def build_model(config: ModelConfig, splits: Splits, task: TaskConfig | None = N
                 name, task.dimensions, channels, size, config.pretrained, config.stem, hidden, task.splits
             )
         return build(name, len(splits.classes), channels, size, config.pretrained, config.stem)
-    except UnknownModel:
+    except UnknownModelError:
         raise UserError(f"unknown model {nearest(name, known_dense() if masks else known())}") from None
     except ValueError as error:
         raise UserError(str(error)) from None

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from madao.data import Batches, Images
+from madao.errors import UserError
 from madao.hypergrad.autodiff.functional_model import in_mode
 from madao.policy import Standard
 from madao.tasks import Classification, Score
-from madao.training.errors import UserError
 from madao.training.evaluate import evaluate
 from madao.training.inner_step import crop_and_flip
 

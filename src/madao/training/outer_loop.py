@@ -12,6 +12,7 @@ from torch import nn
 from madao.config.train import OuterConfig, TrainConfig
 from madao.data import Batches
 from madao.distributed.sampling import part_of
+from madao.errors import SharedError, UserError
 from madao.hypergrad import (
     ClassMean,
     Deflated,
@@ -32,7 +33,6 @@ from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import Policy, Standard
 from madao.tasks import Task
 from madao.training.ema import WeightAverage
-from madao.training.errors import SharedError, UserError
 from madao.training.inner_step import Trained, crop_and_flip, cropped_batch
 from madao.training.schedule import cosine
 from madao.training.splits import Splits

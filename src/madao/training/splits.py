@@ -9,7 +9,6 @@ from torch import Tensor
 from madao.config.train import DataConfig
 from madao.data import (
     DATASETS,
-    DataError,
     Dataset,
     Encoded,
     Images,
@@ -22,12 +21,11 @@ from madao.data import (
     stratified,
 )
 from madao.data.decoding import why_not_on
-from madao.data.errors import NotThereError
 from madao.data.folder import holds_classes
 from madao.data.masks import looks_so
 from madao.data.split import lacks
+from madao.errors import DataError, DatasetNotFoundError, UserError
 from madao.text import counted
-from madao.training.errors import UserError
 
 _OWN_SIZE = ("cifar10", "cifar100", "svhn", "npz", "digits", "shapes")
 """Data sets whose images have all one size: they are seen whole."""
@@ -115,7 +113,7 @@ def load_dataset(config: DataConfig) -> Dataset:
         return DATASETS[name](
             Source(Path(config.root or "data"), config.download, side, config.on_error, config.planted)
         )
-    except NotThereError as error:
+    except DatasetNotFoundError as error:
         photos = config.root is not None and holds_classes(Path(config.root))
         hint = (
             f"; to train on the folders of images in {config.root} leave out --recipe and --data.name" if photos else ""

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from madao.config.train import TrainConfig
-from madao.data import Batches, DataError
+from madao.data import Batches
 from madao.distributed.launch import by_the_first, launched, synchronised
 from madao.distributed.sampling import part_of
+from madao.errors import DataError, SharedError, UserError
 from madao.hypergrad import Ranks
 from madao.outer.cuda_graph import SharedMemory
 from madao.policy import ImagePolicy, Policy
@@ -29,7 +30,6 @@ from madao.training.build import (
     standardise,
 )
 from madao.training.ema import WeightAverage
-from madao.training.errors import SharedError, UserError, less_memory, out_of_memory
 from madao.training.evaluate import evaluate, to_compare_with
 from madao.training.inner_step import GraphedStep, InnerStep
 from madao.training.interrupt import Interrupted, StopRequest, how_to_resume, stop_requests
@@ -38,6 +38,7 @@ from madao.training.monitor.loggers import Events
 from madao.training.monitor.metrics import Totals
 from madao.training.monitor.profiler import Meter
 from madao.training.monitor.waiting import starved, timed
+from madao.training.out_of_memory import less_memory, out_of_memory
 from madao.training.outer_loop import PolicyLearning
 from madao.training.precision import set_precision
 from madao.training.run import checkpoint

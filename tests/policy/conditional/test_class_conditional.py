@@ -11,9 +11,10 @@ from scipy import stats
 from torch import Tensor
 
 from madao import ClassPolicy, Draw, Policy, PolicySpec, Standard, load_policy
+from madao.errors import PolicyFileError
 from madao.hypergrad import Identity, Influence, NoBaseline, Problem, Relaxed, hypergradient
 from madao.hypergrad.estimators.estimators import Estimator
-from madao.policy import FrozenPolicy, PolicyFileError
+from madao.policy import FrozenPolicy
 
 IMAGES = torch.rand(60, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(60) % 3

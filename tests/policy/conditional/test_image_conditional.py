@@ -12,9 +12,10 @@ from scipy import stats
 from torch import Tensor
 
 from madao import ClassPolicy, Draw, ImagePolicy, Policy, PolicySpec, Standard, load_policy
+from madao.errors import PolicyFileError
 from madao.hypergrad import Identity, Influence, NoBaseline, Problem, Relaxed, hypergradient
 from madao.hypergrad.estimators.estimators import Estimator
-from madao.policy import FrozenPolicy, PolicyFileError
+from madao.policy import FrozenPolicy
 from madao.policy.conditional.features import CENTRES, NAMES, features
 from madao.policy.conditional.network import Network
 from tests.policy.conditional.test_class_conditional import assert_score_has_the_enumerated_gradient, fields, seeded

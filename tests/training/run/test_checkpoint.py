@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from madao.training.errors import UserError
+from madao.errors import UserError
 from madao.training.run import checkpoint
 from madao.training.run.checkpoint import LAST, PREVIOUS, Checkpoints
 

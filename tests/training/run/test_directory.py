@@ -20,7 +20,7 @@ from madao.config.train import (
     as_plain,
     from_plain,
 )
-from madao.training.errors import UserError
+from madao.errors import UserError
 from madao.training.run.directory import LOCK, METRICS, RunDirectory
 
 CONFIG = TrainConfig(

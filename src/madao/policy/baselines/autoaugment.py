@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 
 from madao.ops import PAPER, choose
-from madao.ops.checks import nearest
 from madao.ops.geometric import Fill
 from madao.policy import sampling
 from madao.policy.base import AugmentationPolicy
 from madao.policy.draw import Draw
+from madao.text import nearest
 
 _STRONGEST_LEVEL = 9
 # The ranges AutoAugment was searched with, where they are not the paper's.

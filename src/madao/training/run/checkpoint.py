@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from madao.errors import UserError
 from madao.files import replacing, sync_folder
-from madao.training.errors import UserError
 
 _LOGGER = logging.getLogger("madao")
 

@@ -15,8 +15,8 @@ import torch
 import yaml
 
 from madao.config.train import Plain, SpeedConfig, TrainConfig, as_plain, from_plain
+from madao.errors import UserError
 from madao.files import replacing
-from madao.training.errors import UserError
 from madao.training.run import checkpoint
 from madao.training.run.checkpoint import Checkpoints
 from madao.training.run.environment import commit

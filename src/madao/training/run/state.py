@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from madao.training.errors import UserError
+from madao.errors import UserError
 
 if TYPE_CHECKING:
     from madao.training.trainer import Trainer

@@ -1,12 +1,4 @@
-"""A mistake the user can mend."""
-
-
-class UserError(Exception):
-    """Shown as one line, without a traceback; the exit code is 2."""
-
-
-class SharedError(UserError):
-    """One that every process of a training raises, so that the first one alone need say it."""
+"""Running out of memory: whether it happened, and what to do about it."""
 
 
 def out_of_memory(error: BaseException) -> bool:

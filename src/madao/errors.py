@@ -1,0 +1,57 @@
+"""Errors that users can mend. Each message is one line: what came, what was expected and the remedy."""
+
+
+class MadaoError(Exception):
+    """The root of all errors that madao raises on purpose. Commands show them as one line and exit with 2."""
+
+
+class UserError(MadaoError):
+    """A setting, a file or a machine that cannot do what was asked."""
+
+
+class SharedError(UserError):
+    """An error that every process of a training raises, so that only the first one has to report it."""
+
+
+class DataError(MadaoError, ValueError):
+    """A mistake in the data."""
+
+
+class DatasetNotFoundError(DataError):
+    """A data set that is missing, or of which a part is missing."""
+
+
+class ModelError(MadaoError, ValueError):
+    """A model that cannot be built or used as asked."""
+
+
+class UnknownModelError(ModelError):
+    """No model goes by this name.
+
+    Attributes:
+        name: The name that came.
+    """
+
+    def __init__(self, name: str, hint: str = "") -> None:
+        super().__init__(
+            f"unknown model {name!r}; expected small-cnn, wrn-DEPTH-WIDTH (wrn-28-10), resnet18, "
+            f"or another name of torchvision or timm{hint}"
+        )
+        self.name = name
+
+
+class MissingPackageError(ModelError):
+    """The model is from a package that is not installed."""
+
+
+class PolicyFileError(MadaoError, ValueError):
+    """A policy file that cannot be used. The message names the field and the remedy."""
+
+
+class ReportError(MadaoError):
+    """Run directories that no report can be made of."""
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of another library's error."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
