@@ -19,7 +19,7 @@ def complete(
     train: Callable[..., Cell],
     summary: Callable[[dict[str, Cell]], Any],
     jobs: int,
-    lacks: Callable[[str, Cell], bool] = lambda name, cell: False,
+    is_incomplete: Callable[[str, Cell], bool] = lambda name, cell: False,
 ) -> dict[str, Any]:
     """Run the cells that are missing, and write the table after each.
 
@@ -30,7 +30,7 @@ def complete(
         train: What makes a cell, in a process of its own.
         summary: Of all cells, which is in the file too.
         jobs: Processes at a time.
-        lacks: Whether a cell that is in the file lacks something, and is to be run again.
+        is_incomplete: Whether a cell that is in the file lacks something, and is to be run again.
     """
     results = environment("torch", "madao") | {"epochs": epochs, "cells": {}}
     if path.exists():
@@ -40,7 +40,7 @@ def complete(
         results |= {key: before[key] for key in ("note", "cells") if key in before}
     # Not forked: CUDA does not survive that.
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        whole = {name for name, cell in results["cells"].items() if not lacks(name, cell)}
+        whole = {name for name, cell in results["cells"].items() if not is_incomplete(name, cell)}
         missing = {name: given for name, given in wanted.items() if name not in whole}
         running = {pool.submit(train, *given): name for name, given in missing.items()}
         for done in as_completed(running):

@@ -24,7 +24,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from measure import environment, write
 
-from madao.config.train import TrainConfig, from_plain
+from madao.config.train import TrainConfig, from_dict
 from madao.data import Batches
 from madao.hypergrad import (
     ClassMean,
@@ -121,7 +121,7 @@ def loaded(arguments: argparse.Namespace, folder: str) -> Trainer:
     saved = directory.saved_config()
     if saved is None:
         sys.exit(f"{arguments.run} is no run directory: it has no config.yaml")
-    config: TrainConfig = from_plain(saved)
+    config: TrainConfig = from_dict(saved)
     data = config.data if arguments.root is None else dataclasses.replace(config.data, root=arguments.root)
     augment = dataclasses.replace(config.augment, method="madao")
     config = dataclasses.replace(

@@ -32,9 +32,8 @@ from measure import environment, write
 
 from madao import Draw, Policy
 from madao.cli.demo import demo_config
-from madao.data import Pixels
-from madao.hypergrad import ConjugateGradient, Deflated, ForwardOverReverse, PureModel
-from madao.hypergrad import pytree as vector
+from madao.data import InMemoryImages
+from madao.hypergrad import ConjugateGradient, Deflated, ForwardOverReverse, FunctionalModel, pytree
 from madao.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
@@ -45,13 +44,13 @@ Vector = tuple[Tensor, ...]
 class Network:
     """A trained network as a function of its parameters, in evaluation mode."""
 
-    model: PureModel
+    model: FunctionalModel
     params: dict[str, Tensor]
 
     @classmethod
     def of(cls, model: nn.Module) -> "Network":
         """A network with the weights that it has now."""
-        return cls(PureModel(model, "eval"), {name: value.detach() for name, value in model.named_parameters()})
+        return cls(FunctionalModel(model, "eval"), {name: value.detach() for name, value in model.named_parameters()})
 
     def outputs(self, params: Vector, batch: Vector) -> Tensor:
         """The logits of a batch, which is inputs and labels."""
@@ -84,7 +83,7 @@ class Network:
     def deflated(self, v: Vector, batches: Sequence[tuple[Tensor, Tensor]]) -> Vector:
         """What is left of v without its part along the gradients of these batches."""
         gradients = [self.gradient(*batch) for batch in batches]
-        rows = torch.stack([vector.flat(gradient) for gradient in gradients[1:]])
+        rows = torch.stack([pytree.flat(gradient) for gradient in gradients[1:]])
         unit = (rows / rows.norm(dim=1, keepdim=True)).bfloat16()  # as they are remembered
         return Deflated(len(gradients)).solve(v, gradients[0], unit).vector
 
@@ -113,13 +112,13 @@ def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> d
         trainer.fit()
     network = Network.of(trainer.network)
     train, validation, normalise = trainer.splits.train, trainer.splits.validation, trainer.standard.normalise
-    assert isinstance(train, Pixels)
-    assert isinstance(validation, Pixels)
+    assert isinstance(train, InMemoryImages)
+    assert isinstance(validation, InMemoryImages)
     policy, generator = Policy(seed=seed + 1), torch.Generator().manual_seed(seed)
     floats, labels = train.images.float().div(255).repeat(copies, 1, 1, 1), train.labels.repeat(copies)
     with torch.no_grad():
         draw = policy.sample(floats)
-        inputs = normalise(policy.apply(floats, draw))
+        inputs = normalise(policy.augment(floats, draw))
         again = normalise(policy(floats))  # q must know nothing of the draws that are scored
     v = network.gradient(normalise(validation.images.float() / 255), validation.labels)
 
@@ -147,7 +146,7 @@ def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> d
     rows: dict[str, Any] = {}
     for name, direction in directions.items():
         rows[name] = by_operation(network.influences(direction, inputs, labels), draw, policy)
-    cosine = float(F.cosine_similarity(vector.flat(v), vector.flat(gradient), dim=0))
+    cosine = float(F.cosine_similarity(pytree.flat(v), pytree.flat(gradient), dim=0))
     return {"cosine_of_v_and_training_gradient": cosine, "residuals": residuals, "influence": rows}
 
 

@@ -27,7 +27,7 @@ from hardness import Network, Vector, by_operation, sample
 
 from madao import Policy, Uniform
 from madao.config.train import AugmentConfig, DataConfig, ModelConfig, TrainConfig
-from madao.data import Pixels
+from madao.data import InMemoryImages
 from madao.hypergrad import SameLoss
 from madao.hypergrad.estimators.baselines import Batch
 from madao.training.splits import Splits
@@ -120,8 +120,8 @@ def look(trainer: Trainer, further: Further | None = None) -> Look:
     """Influences in the training set at the present weights, under all operations alike."""
     network, device = Network.of(trainer.network), trainer.device
     images, validation, standard = trainer.splits.train, trainer.splits.validation, trainer.standard
-    assert isinstance(images, Pixels)
-    assert isinstance(validation, Pixels)
+    assert isinstance(images, InMemoryImages)
+    assert isinstance(validation, InMemoryImages)
     policy = Policy(seed=1).to(device)
     generator = torch.Generator(device).manual_seed(trainer.config.seed + 1000 * trainer.epoch)
     pixels, labels = images.images.repeat(COPIES, 1, 1, 1).to(device), images.labels.repeat(COPIES).to(device)
@@ -129,8 +129,8 @@ def look(trainer: Trainer, further: Further | None = None) -> Look:
         placed = standard.sample(pixels, generator)
         cropped = standard.before(pixels, placed).float() / 255
         draw = policy.sample(cropped, generator)
-        inputs = standard.after(policy.apply(cropped, draw), placed)
-        again = standard.after(policy.apply(cropped, policy.sample(cropped, generator)), placed)
+        inputs = standard.after(policy.augment(cropped, draw), placed)
+        again = standard.after(policy.augment(cropped, policy.sample(cropped, generator)), placed)
 
     some = functools.partial(sample, again, labels, generator)
     v = network.gradient(standard.normalise(validation.images.to(device)), validation.labels.to(device))
@@ -153,9 +153,9 @@ def _losses(network: Network, inputs: Tensor, labels: Tensor) -> Tensor:
 def divided_anew(splits: Splits, seed: int) -> Splits:
     """The same photos, others of them for validation, by chance and not class by class."""
     train, validation = splits.train, splits.validation
-    assert isinstance(train, Pixels)
-    assert isinstance(validation, Pixels)
-    photos = Pixels(torch.cat([train.images, validation.images]), torch.cat([train.labels, validation.labels]))
+    assert isinstance(train, InMemoryImages)
+    assert isinstance(validation, InMemoryImages)
+    photos = InMemoryImages(torch.cat([train.images, validation.images]), torch.cat([train.labels, validation.labels]))
     order = torch.randperm(len(photos), generator=torch.Generator().manual_seed(seed))
     first, second = order[: len(train)], order[len(train) :]
     return dataclasses.replace(splits, train=photos.subset(first), validation=photos.subset(second))

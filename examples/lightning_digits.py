@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import madao
-from madao.data import DATASETS, Source
+from madao.data import DATASETS, DatasetRequest
 from madao.integrations.lightning import PolicyCallback
 from madao.models import SmallCNN
 
 EPOCHS, BATCH, WEIGHT_DECAY = 16, 64, 5e-4
 
-digits = DATASETS["digits"](Source(root=Path(), planted="rotate"))  # comes along with scikit-learn
+digits = DATASETS["digits"](DatasetRequest(root=Path(), planted="rotate"))  # comes along with scikit-learn
 splits = (digits.train, digits.validation, digits.test)
 train, validation, test = (TensorDataset(split.images / 255, split.labels) for split in splits)
 

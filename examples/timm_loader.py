@@ -75,9 +75,9 @@ def main(options: argparse.Namespace) -> None:
             outer.step((images, labels), outer_batches)
     model.eval()
     with torch.no_grad():
-        wrong = [model(normalise(images.to(device))).argmax(1).cpu() != labels for images, labels in validation]
+        num_errors = [model(normalise(images.to(device))).argmax(1).cpu() != labels for images, labels in validation]
     share, best = policy.selection.mean(0).max(0)
-    print(f"validation error: {torch.cat(wrong).float().mean().item():.1%}")
+    print(f"validation error: {torch.cat(num_errors).float().mean().item():.1%}")
     print(f"selected the most: {policy.operations[int(best)].name}, in {share.item():.0%} of draws")
     policy.spec().save("policy.json")
 

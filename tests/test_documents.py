@@ -11,7 +11,7 @@ from PIL import Image
 
 import madao
 from madao.cli import main
-from madao.data import DATASETS, Dataset, Pixels, Source
+from madao.data import DATASETS, Dataset, DatasetRequest, InMemoryImages
 from madao.ops import OPERATIONS
 
 ROOT = Path(__file__).parents[1]
@@ -63,8 +63,8 @@ QUICK = {
 }
 
 
-def fake_cifar10(source: Source) -> Dataset:
-    images = Pixels(torch.zeros(40, 3, 32, 32, dtype=torch.uint8), torch.arange(40) % 10)
+def fake_cifar10(source: DatasetRequest) -> Dataset:
+    images = InMemoryImages(torch.zeros(40, 3, 32, 32, dtype=torch.uint8), torch.arange(40) % 10)
     return Dataset("cifar10", tuple("0123456789"), images, None, images.subset(torch.arange(10)), flip=True)
 
 

@@ -34,17 +34,17 @@ from madao.config.train import (
 )
 from madao.data import Batches
 from madao.hypergrad import (
+    FunctionalModel,
     Identity,
     Influence,
     Neumann,
     Problem,
-    PureModel,
     Relaxed,
     Traced,
     Unaugmented,
     hypergradient,
 )
-from madao.outer.outer_step import Asked
+from madao.outer.outer_step import OuterRequest
 from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import Policy
 from madao.training.inner_step import crop_and_flip
@@ -110,17 +110,17 @@ def exact(trainer: Trainer, case: dict[str, Any], tensors: tuple[Tensor, ...]) -
     doubles = images.double() / 255
 
     def inner(params: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        return F.cross_entropy(PureModel(model, "train")(params, inputs), targets, reduction="none")
+        return F.cross_entropy(FunctionalModel(model, "train")(params, inputs), targets, reduction="none")
 
     def outer(params: dict[str, Tensor], _: Tensor) -> Tensor:
         return F.cross_entropy(
-            PureModel(model, "eval")(params, standard.normalise(outer_images.double() / 255)), outer_targets
+            FunctionalModel(model, "eval")(params, standard.normalise(outer_images.double() / 255)), outer_targets
         )
 
     problem = Problem(
-        params=PureModel(model).params,
+        params=FunctionalModel(model).params,
         hyper=tuple(policy.parameters()),
-        inputs=standard.after_policy(policy.apply(doubles, draw), hole_y, hole_x),
+        inputs=standard.after_policy(policy.augment(doubles, draw), hole_y, hole_x),
         inner=inner,
         outer=outer,
         weight_decay=trainer.config.optimizer.weight_decay,
@@ -176,7 +176,7 @@ def main() -> None:
             fast(trainer, case, arguments.curvature),
             Traced(trainer.device.type == "cuda" and not arguments.no_compile),
         )
-        asked = Asked(trainer.standard.after_policy, 2, False)
+        asked = OuterRequest(trainer.standard.after_policy, 2, False)
         solver, lengths = case["solver"], None
         if isinstance(solver, Neumann) and solver.shortens:  # as the first outer step finds out
             whole = dataclasses.replace(asked, products=solver.steps)

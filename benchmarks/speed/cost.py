@@ -34,9 +34,9 @@ from torch import Tensor, nn
 from madao import Policy
 from madao.hypergrad import Momentum, Neumann, Relaxed, Unrolled
 from madao.models import WideResNet
-from madao.outer.cuda_graph import Recorder
+from madao.outer.cuda_graph import CudaGraphRunner
 from madao.outer.policy_optimizer import PolicyOptimizer
-from madao.training.allocator import let_go
+from madao.training.allocator import empty_caches
 from madao.training.precision import set_precision
 
 SCALE = 1e-3
@@ -125,7 +125,7 @@ class Bench:
         outer_seconds, memory = self._median(lambda: outer.step(training, validation), recorded, before)
         inner_step = _training_step(model, self.autocast)
         if recorded:
-            inner_step = Recorder(inner_step, "training steps", [], said.append)
+            inner_step = CudaGraphRunner(inner_step, "training steps", [], said.append)
         inner_seconds, _ = self._median(lambda: inner_step(None, training), recorded, before)
         found = {
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -142,7 +142,7 @@ class Bench:
                 work()
         if self.gpu:
             gc.collect()
-            let_go()
+            empty_caches()
             torch.cuda.reset_peak_memory_stats()
         rounds = self.repeats if recorded else min(self.repeats, EAGER_REPEATS)
         seconds = 1 / rates({"": work}, 1, rounds, self.device)[""].median
@@ -155,12 +155,12 @@ class Bench:
         if not self.gpu:
             return 0
         gc.collect()
-        let_go()
+        empty_caches()
         return torch.cuda.memory_reserved() if recorded else torch.cuda.memory_allocated()
 
 
 def _training_step(model: nn.Module, autocast: torch.dtype | None) -> Callable[[None, tuple[Tensor, ...]], Tensor]:
-    """One step of standard training, as a `Recorder` takes it."""
+    """One step of standard training, as a `CudaGraphRunner` takes it."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
 
     def step(_: None, batch: tuple[Tensor, ...]) -> Tensor:

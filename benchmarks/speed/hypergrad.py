@@ -32,12 +32,12 @@ from madao.hypergrad import (
     DoubleBackward,
     FiniteDifference,
     ForwardOverReverse,
+    FunctionalModel,
     Identity,
     Momentum,
     Neumann,
     Nystrom,
     Problem,
-    PureModel,
     Unrolled,
     hypergradient,
 )
@@ -46,7 +46,7 @@ STEPS, SCALE = 5, 1e-3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Setting:
+class FlatProblem:
     """Everything a contender needs; `augmented()` builds the graph from φ anew."""
 
     model: nn.Module
@@ -60,12 +60,12 @@ class Setting:
     def augmented(self) -> Tensor:
         """The batch under a fixed draw, with its graph to φ."""
         generator = torch.Generator(self.images.device).manual_seed(self.draw_seed)
-        return self.policy.apply(self.images, self.policy.sample(self.images, generator, relaxed=True))
+        return self.policy.augment(self.images, self.policy.sample(self.images, generator, relaxed=True))
 
     def exact(self) -> list[Tensor]:
         """The gradient with everything between the augmented images and the losses in float64."""
         model, validation = copy.deepcopy(self.model).double(), self.validation.double()
-        inner, outer = PureModel(model, "train"), PureModel(model, "eval")
+        inner, outer = FunctionalModel(model, "train"), FunctionalModel(model, "eval")
         augmented = self.augmented()
         problem = Problem(
             inner.params,
@@ -78,7 +78,7 @@ class Setting:
 
     def problem(self, curvature: int | None = None) -> Problem:
         """As madao takes it; the Hessian over the first `curvature` examples."""
-        inner, outer = PureModel(self.model, "train"), PureModel(self.model, "eval")
+        inner, outer = FunctionalModel(self.model, "train"), FunctionalModel(self.model, "eval")
 
         def loss(count: int | None, params: Any, images: Tensor) -> Tensor:
             return F.cross_entropy(inner(params, images[:count]), self.labels[:count])
@@ -93,7 +93,7 @@ class Setting:
         )
 
 
-def prepare(device: str, depth: int, width: int, batch: int, training_steps: int) -> Setting:
+def prepare(device: str, depth: int, width: int, batch: int, training_steps: int) -> FlatProblem:
     """Random images with learnable labels, and a model trained on them for some steps."""
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
@@ -114,10 +114,10 @@ def prepare(device: str, depth: int, width: int, batch: int, training_steps: int
         F.cross_entropy(model(policy(inputs)), labels).backward()
         optimizer.step()
     model.zero_grad(set_to_none=True)
-    return Setting(model, policy, *images(batch), *images(batch))
+    return FlatProblem(model, policy, *images(batch), *images(batch))
 
 
-def contenders(setting: Setting) -> tuple[dict[str, Callable[[], list[Tensor]]], dict[str, str]]:
+def contenders(setting: FlatProblem) -> tuple[dict[str, Callable[[], list[Tensor]]], dict[str, str]]:
     """What is measured, and what could not be."""
 
     def ours(solver: Any, kind: Any, curvature: int | None = None) -> Callable[[], list[Tensor]]:
@@ -163,8 +163,8 @@ class MixedKind:
         return ForwardOverReverse().directional(*arguments)
 
 
-def _pure_losses(setting: Setting) -> tuple[list[str], list[Tensor], Callable[..., Tensor], Callable[..., Tensor]]:
-    inner, outer = PureModel(setting.model, "train"), PureModel(setting.model, "eval")
+def _pure_losses(setting: FlatProblem) -> tuple[list[str], list[Tensor], Callable[..., Tensor], Callable[..., Tensor]]:
+    inner, outer = FunctionalModel(setting.model, "train"), FunctionalModel(setting.model, "eval")
     names = list(inner.params)
 
     def inner_loss(params: Any, images: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ def _pure_losses(setting: Setting) -> tuple[list[str], list[Tensor], Callable[..
     return names, [p.detach().requires_grad_() for p in inner.params.values()], inner_loss, outer_loss
 
 
-def betty(setting: Setting) -> Callable[[], list[Tensor]]:
+def betty(setting: FlatProblem) -> Callable[[], list[Tensor]]:
     from betty.hypergradient.neumann import neumann
 
     _, params, inner_loss, outer_loss = _pure_losses(setting)
@@ -197,7 +197,7 @@ def betty(setting: Setting) -> Callable[[], list[Tensor]]:
     return run
 
 
-def hypertorch(setting: Setting) -> Callable[[], list[Tensor]]:
+def hypertorch(setting: FlatProblem) -> Callable[[], list[Tensor]]:
     here = sys.path.pop(0)  # this file has the name of their package
     try:
         from hypergrad.hypergradients import fixed_point
@@ -221,7 +221,7 @@ def hypertorch(setting: Setting) -> Callable[[], list[Tensor]]:
     return run
 
 
-def torchopt(setting: Setting) -> Callable[[], list[Tensor]]:
+def torchopt(setting: FlatProblem) -> Callable[[], list[Tensor]]:
     from torchopt.diff.implicit import custom_root
     from torchopt.linear_solve import solve_inv
 
@@ -243,7 +243,7 @@ def torchopt(setting: Setting) -> Callable[[], list[Tensor]]:
     return run
 
 
-PEERS: dict[str, Callable[[Setting], Callable[[], list[Tensor]]]] = {
+PEERS: dict[str, Callable[[FlatProblem], Callable[[], list[Tensor]]]] = {
     "betty neumann": betty,
     "hypertorch fixed_point": hypertorch,
     "TorchOpt custom_root, Neumann": torchopt,

@@ -29,7 +29,7 @@ from PIL import Image, ImageOps
 from sklearn.datasets import load_sample_images
 from torch import Tensor
 
-from madao.data import DATASETS, Batches, Encoded, Images, OnDevice, Source
+from madao.data import DATASETS, Batches, DatasetRequest, GpuDecodedImages, Images, LazyImages
 from madao.data.decoding import decode, jpegs, square
 
 PHOTOGRAPHS = ((500, 375, 256), (500, 375, 146), (1024, 768, 256), (4000, 3000, 256))
@@ -109,10 +109,10 @@ def write_shards(root: Path, files: list[bytes]) -> None:
 
 def sources(root: Path, device: torch.device, side: int) -> Iterator[tuple[str, Images]]:
     for name in ("folder", "webdataset"):
-        images = DATASETS[name](Source(root / name, side=side)).train
+        images = DATASETS[name](DatasetRequest(root / name, side=side)).train
         yield f"{name}, decoded by workers", images
-        if device.type == "cuda" and isinstance(images, Encoded):
-            yield f"{name}, decoded by nvJPEG", OnDevice(images, device)
+        if device.type == "cuda" and isinstance(images, LazyImages):
+            yield f"{name}, decoded by nvJPEG", GpuDecodedImages(images, device)
 
 
 def epochs(images: Images, device: torch.device, workers: int) -> Callable[[], None]:

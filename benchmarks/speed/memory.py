@@ -21,7 +21,7 @@ import torch
 from measure import environment, write
 from overhead import ROWS, measure, random_splits
 
-from madao.outer.cuda_graph import Recorder
+from madao.outer.cuda_graph import CudaGraphRunner
 
 _MIB = 2**20
 _MOST = 12  # lines of code that are told
@@ -63,9 +63,9 @@ def _line(event: dict[str, Any]) -> str:
 
 
 def watched(kind: str, function: Callable[..., Any], told: list[dict[str, Any]]) -> Callable[..., Any]:
-    """A method of `Recorder` that tells what it takes."""
+    """A method of `CudaGraphRunner` that tells what it takes."""
 
-    def run(recorder: Recorder[Any], key: Any, given: Any) -> Any:
+    def run(recorder: CudaGraphRunner[Any], key: Any, given: Any) -> Any:
         before = pools()
         torch.cuda.reset_peak_memory_stats()
         torch.cuda.memory._record_memory_history(max_entries=2_000_000, stacks="python")
@@ -92,7 +92,7 @@ def row(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Two epochs of a row, watched."""
     told: list[dict[str, Any]] = []
     for kind, method in (("before its recording", "_aside"), ("recorded", "_record")):
-        setattr(Recorder, method, watched(kind, getattr(Recorder, method), told))
+        setattr(CudaGraphRunner, method, watched(kind, getattr(CudaGraphRunner, method), told))
     measure(ROWS[name], random_splits(arguments.images, arguments.side), arguments, lambda: None)
     return told
 

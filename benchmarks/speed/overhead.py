@@ -34,7 +34,7 @@ from madao.config.train import (
     TaskConfig,
     TrainConfig,
 )
-from madao.data import Pixels
+from madao.data import InMemoryImages
 from madao.training.splits import Splits
 from madao.training.trainer import Trainer
 
@@ -101,9 +101,9 @@ def random_splits(images: int, side: int, masks: bool = False) -> Splits:
     """Random images of ten classes, or with random masks."""
     generator = torch.Generator().manual_seed(0)
 
-    def pixels(count: int) -> Pixels:
+    def pixels(count: int) -> InMemoryImages:
         shape = (count, 3, side, side)
-        return Pixels(
+        return InMemoryImages(
             torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8),
             torch.randint(0, 10, (count,), generator=generator),
             torch.randint(0, 10, (count, side, side), generator=generator, dtype=torch.uint8) if masks else None,

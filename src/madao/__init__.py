@@ -7,13 +7,13 @@ if TYPE_CHECKING:
     from madao import hypergrad, ops
     from madao.policy import (
         AutoAugment,
+        BaseAugmentation,
         ClassPolicy,
         Draw,
         ImagePolicy,
         Policy,
         PolicySpec,
         RandAugment,
-        Standard,
         TrivialAugment,
         Uniform,
         load_policy,
@@ -24,6 +24,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AutoAugment",
+    "BaseAugmentation",
     "ClassPolicy",
     "Draw",
     "ImagePolicy",
@@ -31,7 +32,6 @@ __all__ = [
     "PolicyOptimizer",
     "PolicySpec",
     "RandAugment",
-    "Standard",
     "TrivialAugment",
     "Uniform",
     "hypergrad",

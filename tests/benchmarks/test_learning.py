@@ -16,7 +16,7 @@ import torch
 import madao
 from madao.cli import main
 from madao.config.train import DataConfig, TrainConfig
-from madao.data import DATASETS, Dataset, Pixels, Source
+from madao.data import DATASETS, Dataset, DatasetRequest, InMemoryImages
 from madao.experiments.plan import read_plan
 from madao.experiments.published import record
 from madao.experiments.table import cell_path, read_cells
@@ -101,11 +101,11 @@ def test_the_worth_of_operations_is_what_errors_were_made_of(monkeypatch: pytest
     assert [*both["rank_correlation"]] == ["v, epoch 100"]
 
 
-def noise(source: Source) -> Dataset:
+def noise(source: DatasetRequest) -> Dataset:
     """In the place of CIFAR-10."""
     numbers = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (2000, 3, 32, 32), dtype=torch.uint8, generator=numbers)
-    images = Pixels(pixels, torch.arange(2000) % 10)
+    images = InMemoryImages(pixels, torch.arange(2000) % 10)
     return Dataset("cifar10", tuple("0123456789"), images, None, images.subset(torch.arange(10)), flip=True)
 
 
@@ -261,11 +261,11 @@ def test_cells_that_lack_something_are_run_again(tmp_path: Path, monkeypatch: py
     path.write_text(json.dumps({"epochs": 1, "note": "by hand", "cells": cells}))
     monkeypatch.setattr(script, "ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(1))
 
-    def lacks(name: str, cell: dict[str, Any]) -> bool:
+    def is_incomplete(name: str, cell: dict[str, Any]) -> bool:
         return name != "c" and "looks" not in cell
 
     wanted = dict.fromkeys("abcd", (1,))
-    script.complete(path, 1, wanted, lambda value: {"value": value}, len, 1, lacks)
+    script.complete(path, 1, wanted, lambda value: {"value": value}, len, 1, is_incomplete)
     after = json.loads(path.read_text())
     assert {name: cell["value"] for name, cell in after["cells"].items()} == {"a": 1, "b": 0, "c": 0, "d": 1}
     assert (after["note"], after["summary"]) == ("by hand", 4)

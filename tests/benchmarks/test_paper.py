@@ -10,7 +10,7 @@ import pytest
 
 from madao.cli.recipes import recipe_path
 from madao.cli.train import read_config
-from madao.config.train import as_plain
+from madao.config.train import to_dict
 from madao.experiments.plan import read_plan
 from madao.experiments.published import record
 from madao.experiments.table import cell_path, read_cells
@@ -72,7 +72,7 @@ def test_published_cells_have_the_settings_that_their_commands_would_give_them(
             method = name.rsplit(" ", 1)[0]
             if method not in plan.methods:
                 continue
-            asked = dotted(as_plain(plan.methods[method]))
+            asked = dotted(to_dict(plan.methods[method]))
             learns = asked["augment.method"] == "madao"
             if "policy_sha256" in cell:  # of a file, which may have become another since
                 content = (ROOT / asked["augment.method"]).read_bytes()
@@ -93,7 +93,7 @@ def test_the_best_setting_is_a_recipe_and_what_it_says_of_itself_is_in_the_recor
     script = module(ROOT / "benchmarks" / "paper" / "ablations.py", monkeypatch)
     results, name = ROOT / "benchmarks" / "results", "cifar10-wrn-28-2-plus"
     published = json.loads((results / "paper-cifar10-wrn-28-2-60.json").read_text())
-    recipe = dotted(as_plain(read_config(["--recipe", name])))
+    recipe = dotted(to_dict(read_config(["--recipe", name])))
     for seed in range(6):
         trained = {**published["settings"], **published["cells"][f"same-loss {seed}"]["settings"]}
         trained = {key: value for key, value in trained.items() if key not in _HOW and not key.startswith("speed.")}

@@ -15,7 +15,7 @@ import yaml
 
 from madao.cli import compare as compare_module
 from madao.cli import main
-from madao.experiments.jobs import Several
+from madao.experiments.jobs import JobPool
 from madao.experiments.plan import read_plan
 from madao.experiments.table import Table, read_cells
 from tests.cli.test_train import fails
@@ -37,7 +37,7 @@ def test_what_has_ended_is_in_the_table_and_the_record_whatever_comes_then(
     written = [record, tmp_path / "cells/table.md", tmp_path / "cells/table.json"]
     whole = {path: path.read_text() for path in written}
 
-    def killed(several: Several) -> None:
+    def killed(several: JobPool) -> None:
         for path in written:
             path.unlink()
         assert several.ended is not None
@@ -45,7 +45,7 @@ def test_what_has_ended_is_in_the_table_and_the_record_whatever_comes_then(
         assert {path: path.read_text() for path in written} == whole
         raise SystemExit(9)
 
-    monkeypatch.setattr(Several, "run", killed)
+    monkeypatch.setattr(JobPool, "run", killed)
     assert main(arguments) == 9
 
 
@@ -188,7 +188,7 @@ def test_it_says_what_will_be_trained(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(Several, "run", lambda _: None)
+    monkeypatch.setattr(JobPool, "run", lambda _: None)
     main(compare(tmp_path / "cells", *given))
     assert capsys.readouterr().out.startswith(expected)
 
@@ -216,7 +216,7 @@ def test_other_images_of_the_same_name_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Several, "run", lambda self: None)  # what would be trained does not matter
+    monkeypatch.setattr(JobPool, "run", lambda self: None)  # what would be trained does not matter
     one, other = photos(tmp_path / "a" / "photos.npz", 0), photos(tmp_path / "b" / "photos.npz", 1)
     arguments = ["compare", *QUICK, "--methods", "standard", "--seeds", "1"]
     assert main([*arguments, *one]) == 0
@@ -239,13 +239,13 @@ def test_other_images_of_the_same_name_are_refused(
 def test_machines_share_a_search_trial_by_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first takes as many trials as it can run, so that there is something left for the others."""
 
-    def stops(self: Several) -> None:
+    def stops(self: JobPool) -> None:
         monkeypatch.setattr("madao.experiments.jobs._context", Processes)
         self._start()
         self._running.clear()
         self._waiting.clear()
 
-    monkeypatch.setattr(Several, "run", stops)
+    monkeypatch.setattr(JobPool, "run", stops)
     storage = ["--search.storage", f"sqlite:///{tmp_path / 'shared.db'}", "--search.trials", "5"]
     arguments = ["--methods", "randaugment", "--seeds", "1", "--jobs", "2"]
     for name in ("a", "b"):

@@ -9,7 +9,7 @@ import torch
 from madao.cli import main
 from madao.cli.recipes import FOLDER, METHODS, paper_numbers
 from madao.cli.train import read_config
-from madao.data import Pixels
+from madao.data import InMemoryImages
 from madao.models import WideResNet
 from madao.training.splits import Splits
 from madao.training.trainer import Trainer
@@ -88,9 +88,9 @@ def test_it_builds_and_trains_two_steps_with_an_outer_step(name: str, tmp_path: 
     generator = torch.Generator().manual_seed(0)
     side = stored if stored == 32 else 73
 
-    def fake(count: int) -> Pixels:
+    def fake(count: int) -> InMemoryImages:
         images = torch.randint(0, 256, (count, 3, side, side), generator=generator, dtype=torch.uint8)
-        return Pixels(images, torch.randint(0, classes, (count,), generator=generator))
+        return InMemoryImages(images, torch.randint(0, classes, (count,), generator=generator))
 
     config = read_config(["--recipe", name, "--out", str(tmp_path / "run"), "--device", "cpu"])
     config = dataclasses.replace(

@@ -15,8 +15,8 @@ from madao.config.train import (
     OptimizerConfig,
     OuterConfig,
     TrainConfig,
-    as_plain,
-    from_plain,
+    from_dict,
+    to_dict,
 )
 from madao.errors import UserError
 
@@ -161,14 +161,14 @@ def test_workers_are_one_a_core_and_at_most_four(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("config", [TrainConfig(), FULL])
 def test_settings_survive_being_written_down(config: TrainConfig) -> None:
-    plain = as_plain(config)
-    assert from_plain(plain) == config
-    assert from_plain(json.loads(json.dumps(plain))) == config
-    assert from_plain(yaml.safe_load(yaml.safe_dump(plain, allow_unicode=True))) == config
+    plain = to_dict(config)
+    assert from_dict(plain) == config
+    assert from_dict(json.loads(json.dumps(plain))) == config
+    assert from_dict(yaml.safe_load(yaml.safe_dump(plain, allow_unicode=True))) == config
 
 
 def test_what_is_written_down_is_a_copy() -> None:
-    plain = as_plain(FULL)
+    plain = to_dict(FULL)
     plain["augment"]["limits"]["Rotate"] = 99
     plain["augment"]["without"].append("Solarize")
     assert FULL.augment.limits == {"Rotate": 10.0}
@@ -176,8 +176,8 @@ def test_what_is_written_down_is_a_copy() -> None:
 
 
 def test_settings_that_are_not_there_have_their_defaults() -> None:
-    assert from_plain({}) == TrainConfig()
-    assert from_plain({"epochs": 7, "data": {"size": 9}}) == TrainConfig(epochs=7, data=DataConfig(size=9))
+    assert from_dict({}) == TrainConfig()
+    assert from_dict({"epochs": 7, "data": {"size": 9}}) == TrainConfig(epochs=7, data=DataConfig(size=9))
 
 
 @pytest.mark.parametrize(
@@ -194,13 +194,13 @@ def test_settings_that_are_not_there_have_their_defaults() -> None:
 )
 def test_settings_nobody_knows_are_refused_in_one_line(plain: dict[str, Any], named: str) -> None:
     with pytest.raises(UserError, match=r"^these settings are of another version of madao: ") as caught:
-        from_plain(plain)
+        from_dict(plain)
     assert named in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_what_is_read_is_checked() -> None:
     with pytest.raises(UserError, match=r"^--epochs must be at least 1, got 0$"):
-        from_plain({"epochs": 0})
+        from_dict({"epochs": 0})
     with pytest.raises(UserError, match=r"^--data.validation must be at least 0 and below 1, got 1.5$"):
-        from_plain({"data": {"validation": 1.5}})
+        from_dict({"data": {"validation": 1.5}})

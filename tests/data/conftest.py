@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from madao.data import Files
+from madao.data import ImageFiles
 
 
 def write_image(path: Path, value: int, size: tuple[int, int] = (12, 10)) -> None:
@@ -18,12 +18,12 @@ def write_image(path: Path, value: int, size: tuple[int, int] = (12, 10)) -> Non
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Files:
+def files(tmp_path: Path) -> ImageFiles:
     """Twenty-three PNG files of side 8; image i is grey of level 10 i, its label i modulo 3."""
     paths = [tmp_path / f"{i}.png" for i in range(23)]
     for i, path in enumerate(paths):
         write_image(path, 10 * i, (8, 8))
-    return Files(paths, torch.arange(23) % 3, side=8)
+    return ImageFiles(paths, torch.arange(23) % 3, side=8)
 
 
 @pytest.fixture

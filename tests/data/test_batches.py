@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.data import Batches, Files, Images, Pixels
+from madao.data import Batches, ImageFiles, Images, InMemoryImages
 from madao.errors import DataError
 
 CPU = torch.device("cpu")
@@ -17,7 +17,7 @@ Damage = Callable[[Sequence[Path]], None]
 
 
 @pytest.fixture(params=["pixels", "files", "workers"])
-def setting(request: pytest.FixtureRequest, files: Files) -> tuple[Images, int]:
+def setting(request: pytest.FixtureRequest, files: ImageFiles) -> tuple[Images, int]:
     """The same images in memory, from files, and from files by two workers."""
     return files.decode_all()[0] if request.param == "pixels" else files, 2 * (request.param == "workers")
 
@@ -30,7 +30,7 @@ def same(ones: Sequence[Pair], others: Sequence[Pair]) -> bool:
     )
 
 
-def test_an_epoch_is_its_order(setting: tuple[Images, int], files: Files) -> None:
+def test_an_epoch_is_its_order(setting: tuple[Images, int], files: ImageFiles) -> None:
     images, workers = setting
     batches = Batches(images, 5, CPU, seed=1, workers=workers)
     assert len(batches) == 4
@@ -71,7 +71,7 @@ def test_no_global_randomness(setting: tuple[Images, int]) -> None:
     assert same(list(itertools.islice(batches.stream(), 6)), first)
 
 
-def test_orders_differ_by_seed_and_epoch(files: Files) -> None:
+def test_orders_differ_by_seed_and_epoch(files: ImageFiles) -> None:
     orders = {tuple(Batches(files, 5, CPU, seed).order(number).tolist()) for seed in range(3) for number in range(3)}
     assert len(orders) == 9
     still = Batches(files, 5, CPU, shuffle=False)
@@ -93,12 +93,12 @@ def test_the_rest_and_small_sets(setting: tuple[Images, int]) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_unreadable_files(files: Files, damage: Damage, workers: int) -> None:
+def test_unreadable_files(files: ImageFiles, damage: Damage, workers: int) -> None:
     damage([files.paths[3], files.paths[10]])
     with pytest.raises(DataError, match=r"^cannot read .*\.png as an image \([^\n]*\); replace") as caught:
         list(Batches(files, 5, CPU, workers=workers).epoch(0))
     assert "Traceback" not in str(caught.value)
-    skipping = Files(files.paths, files.labels, 8, on_error="skip")
+    skipping = ImageFiles(files.paths, files.labels, 8, on_error="skip")
     batches = Batches(skipping, 5, CPU, shuffle=False, drop_last=False, workers=workers)
     epoch = list(batches.epoch(0))
     assert [len(labels) for _, labels in epoch] == [4, 5, 4, 5, 3]
@@ -107,9 +107,9 @@ def test_unreadable_files(files: Files, damage: Damage, workers: int) -> None:
         assert torch.equal(images[:, 0, 0, 0] // 10 % 3, labels)
 
 
-def test_a_batch_of_which_nothing_can_be_read(files: Files, damage: Damage) -> None:
+def test_a_batch_of_which_nothing_can_be_read(files: ImageFiles, damage: Damage) -> None:
     damage(files.paths[20:])
-    skipping = Files(files.paths, files.labels, 8, on_error="skip")
+    skipping = ImageFiles(files.paths, files.labels, 8, on_error="skip")
     with pytest.raises(DataError, match="none of the 3 images of a batch could be read; is their disk there"):
         list(Batches(skipping, 5, CPU, shuffle=False, drop_last=False).epoch(0))
     single = Batches(skipping.subset(torch.arange(21)), 5, CPU, shuffle=False, drop_last=False)
@@ -117,16 +117,16 @@ def test_a_batch_of_which_nothing_can_be_read(files: Files, damage: Damage) -> N
     assert single.skipped == {20}
 
 
-def test_pixels_are_moved_once(monkeypatch: pytest.MonkeyPatch, files: Files) -> None:
+def test_pixels_are_moved_once(monkeypatch: pytest.MonkeyPatch, files: ImageFiles) -> None:
     pixels = files.decode_all()[0]
     batches = Batches(pixels, 5, torch.device("meta"))
     images, labels = next(batches.epoch(0))
     assert images.device.type == labels.device.type == "meta"
-    monkeypatch.setattr(Pixels, "load", None)  # batches are gathered, not loaded
+    monkeypatch.setattr(InMemoryImages, "load", None)  # batches are gathered, not loaded
     assert len(list(batches.epoch(1))) == 4
 
 
-def test_mistakes(files: Files) -> None:
+def test_mistakes(files: ImageFiles) -> None:
     with pytest.raises(DataError, match="a batch must have at least 1 image, got 0"):
         Batches(files, 0, CPU)
     with pytest.raises(DataError, match="there are no images to batch"):

@@ -11,7 +11,7 @@ from torch import Tensor
 from torchvision.transforms import functional as TF
 
 from madao.data import decoding
-from madao.data.decoding import decode, plain_jpeg, why_not_on
+from madao.data.decoding import decode, gpu_decode_error, plain_jpeg
 
 CPU = torch.device("cpu")
 
@@ -160,22 +160,22 @@ def test_what_a_gpu_is_given() -> None:
 
 
 def test_what_keeps_a_device_from_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert why_not_on(CPU) == "the device is cpu"
+    assert gpu_decode_error(CPU) == "the device is cpu"
 
     def refuse(files: list[Tensor], device: torch.device) -> None:
         assert device.type == "cuda"
         raise RuntimeError("decode_jpeg: torchvision not\ncompiled with nvJPEG support")
 
     monkeypatch.setattr(decoding, "jpegs", refuse)
-    assert why_not_on(torch.device("cuda")) == "decode_jpeg: torchvision not compiled with nvJPEG support"
+    assert gpu_decode_error(torch.device("cuda")) == "decode_jpeg: torchvision not compiled with nvJPEG support"
     monkeypatch.setattr(decoding, "jpegs", lambda files, device: files)
-    assert why_not_on(torch.device("cuda")) is None
+    assert gpu_decode_error(torch.device("cuda")) is None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_decodes_the_same(photographs: list[Tensor]) -> None:
     gpu = torch.device("cuda")
-    assert why_not_on(gpu) is None
+    assert gpu_decode_error(gpu) is None
     data = encoded(picture(photographs[0]).resize((300, 200)), subsampling=0)  # how colours are spread differs
     whole = decoding.jpegs([torch.frombuffer(bytearray(data), dtype=torch.uint8)], gpu)[0]
     assert farthest(decoding.square(whole, 128).cpu(), decode(data, 128)) <= 2

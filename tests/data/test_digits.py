@@ -13,7 +13,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as TF
 
-from madao.data import DATASETS, Dataset, Pixels, Source
+from madao.data import DATASETS, Dataset, DatasetRequest, InMemoryImages
 from madao.data.synthetic_shift import BY_CLASS, BY_TONE, FAMILIES, HALVES, SHIFTS, dark_on_light, plant
 from madao.errors import DataError
 from madao.ops import OPERATIONS
@@ -23,19 +23,19 @@ PLANTED = [*(name for name in SHIFTS if name != "none"), BY_CLASS, BY_TONE]
 
 @functools.cache
 def digits(planted: str = "none", side: int | None = None) -> Dataset:
-    return DATASETS["digits"](Source(Path("nowhere"), planted=planted, side=side))
+    return DATASETS["digits"](DatasetRequest(Path("nowhere"), planted=planted, side=side))
 
 
-def pixels(images: Any) -> Pixels:
-    assert isinstance(images, Pixels)
+def pixels(images: Any) -> InMemoryImages:
+    assert isinstance(images, InMemoryImages)
     return images
 
 
-def splits(dataset: Dataset) -> list[Pixels]:
+def splits(dataset: Dataset) -> list[InMemoryImages]:
     return [pixels(part) for part in (dataset.train, dataset.validation, dataset.test)]
 
 
-def contents(part: Pixels) -> list[bytes]:
+def contents(part: InMemoryImages) -> list[bytes]:
     return [image.numpy().tobytes() for image in part.images]
 
 

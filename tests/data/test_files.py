@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from madao.data import Files
+from madao.data import ImageFiles
 from madao.errors import DataError
 
 Damage = Callable[[Sequence[Path]], None]
@@ -27,19 +27,19 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, photographs: list[Tensor],
     picture(photographs[0]).save(broken)
     broken.write_bytes(broken.read_bytes()[:40])
     for path in (noise, truncated, missing, broken):
-        files = Files([path], torch.tensor([0]), side=32)
+        files = ImageFiles([path], torch.tensor([0]), side=32)
         with pytest.raises(DataError, match=r"--data\.on_error skip$") as caught:
             files.load([0])
         assert str(caught.value).startswith(f"cannot read {path} as an image (")
         assert "\n" not in str(caught.value)
-        images, readable = Files([path], torch.tensor([0]), side=32, on_error="skip").load([0])
+        images, readable = ImageFiles([path], torch.tensor([0]), side=32, on_error="skip").load([0])
         assert images.shape == (0, 3, 32, 32)
         assert readable == []
 
 
-def test_load_leaves_out_and_says_what_it_read(files: Files, damage: Damage) -> None:
+def test_load_leaves_out_and_says_what_it_read(files: ImageFiles, damage: Damage) -> None:
     damage([files.paths[3]])
-    skipping = Files(files.paths, files.labels, 8, on_error="skip")
+    skipping = ImageFiles(files.paths, files.labels, 8, on_error="skip")
     images, readable = skipping.load([4, 3, 2])
     assert images[:, 0, 0, 0].tolist() == [40, 20]
     assert readable == [0, 2]
@@ -50,7 +50,7 @@ def test_load_leaves_out_and_says_what_it_read(files: Files, damage: Damage) -> 
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_decode_all(tmp_path: Path, files: Files, damage: Damage, workers: int) -> None:
+def test_decode_all(tmp_path: Path, files: ImageFiles, damage: Damage, workers: int) -> None:
     pixels, skipped = files.decode_all(workers)
     assert skipped == []
     assert torch.equal(pixels.images, files.load(range(23))[0])
@@ -58,7 +58,7 @@ def test_decode_all(tmp_path: Path, files: Files, damage: Damage, workers: int) 
     damage([files.paths[3], files.paths[20]])
     with pytest.raises(DataError, match=r"cannot read .*3\.png"):
         files.decode_all(workers)
-    repeated = Files(files.paths * 3, files.labels.repeat(3), 8, on_error="skip")  # more than one batch
+    repeated = ImageFiles(files.paths * 3, files.labels.repeat(3), 8, on_error="skip")  # more than one batch
     pixels, skipped = repeated.decode_all(workers)
     assert skipped == [str(files.paths[3]), str(files.paths[20])] * 3
     kept = [i for i in range(23) if i not in (3, 20)]
@@ -68,8 +68,8 @@ def test_decode_all(tmp_path: Path, files: Files, damage: Damage, workers: int) 
 
 def test_mistakes() -> None:
     with pytest.raises(DataError, match="the side of the images must be at least 1, got 0"):
-        Files([], torch.zeros(0, dtype=torch.int64), side=0)
+        ImageFiles([], torch.zeros(0, dtype=torch.int64), side=0)
     with pytest.raises(DataError, match="one label per image, got 1 labels for 0 images"):
-        Files([], torch.zeros(1, dtype=torch.int64), side=8)
-    pixels, skipped = Files([], torch.zeros(0, dtype=torch.int64), side=8).decode_all()
+        ImageFiles([], torch.zeros(1, dtype=torch.int64), side=8)
+    pixels, skipped = ImageFiles([], torch.zeros(0, dtype=torch.int64), side=8).decode_all()
     assert len(pixels) == len(skipped) == 0

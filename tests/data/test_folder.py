@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from madao.data import DATASETS, Dataset, Files, Images, Source
+from madao.data import DATASETS, Dataset, DatasetRequest, ImageFiles, Images
 from madao.errors import DataError
 from tests.data.conftest import write_image
 
 
 def opened(root: Path) -> Dataset:
-    return DATASETS["folder"](Source(root))
+    return DATASETS["folder"](DatasetRequest(root))
 
 
 def make(root: Path, *names: str) -> None:
@@ -19,7 +19,7 @@ def make(root: Path, *names: str) -> None:
 
 
 def found(images: Images | None) -> list[tuple[str, int]]:
-    assert isinstance(images, Files)
+    assert isinstance(images, ImageFiles)
     return [(path.name, label) for path, label in zip(images.paths, images.labels.tolist(), strict=True)]
 
 
@@ -67,11 +67,11 @@ def test_splits_are_optional_and_links_are_followed(tmp_path: Path) -> None:
 def test_side_and_on_error(tmp_path: Path) -> None:
     make(tmp_path, "cat/1.png", "dog/2.png")
     (tmp_path / "dog" / "2.png").write_bytes(b"nothing")
-    train = DATASETS["folder"](Source(tmp_path, side=24, on_error="skip")).train
+    train = DATASETS["folder"](DatasetRequest(tmp_path, side=24, on_error="skip")).train
     assert train.shape == (3, 24, 24)
     assert train.load([0, 1])[1] == [0]
     with pytest.raises(DataError, match=r"--data\.side must be at least 1, got 0"):
-        Source(tmp_path, side=0)
+        DatasetRequest(tmp_path, side=0)
 
 
 def test_mistakes(tmp_path: Path) -> None:

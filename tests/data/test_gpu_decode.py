@@ -9,8 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from madao.data import Batches, Files, OnDevice
-from madao.data import gpu_decode as ondevice
+from madao.data import Batches, GpuDecodedImages, ImageFiles, gpu_decode
 from madao.data.gpu_decode import _parts
 from madao.errors import DataError
 
@@ -19,7 +18,7 @@ Damage = Callable[[Sequence[Path]], None]
 
 
 @pytest.fixture
-def mixed(tmp_path: Path, photographs: list[Tensor]) -> Files:
+def mixed(tmp_path: Path, photographs: list[Tensor]) -> ImageFiles:
     """Fourteen files of four sizes: JPEG with and without orientation, greyscale, CMYK, PNG."""
     paths = []
     for number in range(14):
@@ -30,15 +29,17 @@ def mixed(tmp_path: Path, photographs: list[Tensor]) -> Files:
         exif[0x0112] = 1 + number % 8
         paths.append(tmp_path / f"{number}.{ending}")
         image.convert(mode).save(paths[-1], exif=exif)
-    return Files(paths, torch.arange(14) % 3, side=48)
+    return ImageFiles(paths, torch.arange(14) % 3, side=48)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("pixels", [1, 20_000, 2**25])  # decoded one by one, a few at a time, all together
-def test_batches_are_those_of_workers(mixed: Files, workers: int, pixels: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ondevice, "_PIXELS", pixels)
+def test_batches_are_those_of_workers(
+    mixed: ImageFiles, workers: int, pixels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_decode, "_PIXELS", pixels)
     expected = list(Batches(mixed, 5, CPU, seed=3).epoch(1))
-    found = list(Batches(OnDevice(mixed, CPU), 5, CPU, seed=3, workers=workers).epoch(1))
+    found = list(Batches(GpuDecodedImages(mixed, CPU), 5, CPU, seed=3, workers=workers).epoch(1))
     for (images, labels), (want, wanted) in zip(found, expected, strict=True):
         # Of the sizes here Pillow decodes the largest at a half.
         assert (images.int() - want.int()).abs().float().mean() < 2
@@ -46,21 +47,21 @@ def test_batches_are_those_of_workers(mixed: Files, workers: int, pixels: int, m
         assert torch.equal(labels, wanted)
 
 
-def test_images_are_those_of_load_where_none_is_decoded_small(mixed: Files) -> None:
+def test_images_are_those_of_load_where_none_is_decoded_small(mixed: ImageFiles) -> None:
     same = mixed.subset(torch.tensor([i for i in range(14) if i % 4 != 3]))
-    here = OnDevice(same, CPU)
+    here = GpuDecodedImages(same, CPU)
     images, places = here.unpack(here.pack([3, 1, 0, 5, 9, 2]))
     assert places == [0, 1, 2, 3, 4, 5]
     assert torch.equal(images, same.load([3, 1, 0, 5, 9, 2])[0])
     assert torch.equal(here.load([4])[0], same.load([4])[0])
     part = here.subset(torch.tensor([2, 4]))
-    assert isinstance(part, OnDevice)
+    assert isinstance(part, GpuDecodedImages)
     assert torch.equal(part.unpack(part.pack([1]))[0], same.load([4])[0])
     assert (part.shape, len(part), part.labels.tolist()) == ((3, 48, 48), 2, same.labels[[2, 4]].tolist())
 
 
-def test_the_worker_leaves_jpeg_files_alone(mixed: Files) -> None:
-    batch = OnDevice(mixed, CPU).pack(list(range(14)))
+def test_the_worker_leaves_jpeg_files_alone(mixed: ImageFiles) -> None:
+    batch = GpuDecodedImages(mixed, CPU).pack(list(range(14)))
     assert batch.decoded == [i for i in range(14) if i % 5 in (2, 3)]  # CMYK and PNG
     assert batch.packed == [i for i in range(14) if i % 5 not in (2, 3)]
     assert bytes(batch.data.tolist()) == b"".join(mixed.read(i) for i in batch.packed)
@@ -75,18 +76,18 @@ def damaged_inside(path: Path) -> None:
     path.write_bytes(data[:start] + b"\xff\xd9")
 
 
-def test_what_cannot_be_decoded_is_named_or_left_out(mixed: Files, damage: Damage) -> None:
+def test_what_cannot_be_decoded_is_named_or_left_out(mixed: ImageFiles, damage: Damage) -> None:
     damage([mixed.paths[4]])  # found by the worker
     damaged_inside(mixed.paths[0])  # found by the decoder
     mixed.paths[5].write_bytes(mixed.paths[5].read_bytes()[:-200])  # cut off
     for index in (4, 0, 5):
-        stops = OnDevice(mixed, CPU)
+        stops = GpuDecodedImages(mixed, CPU)
         with pytest.raises(DataError) as caught:
             stops.unpack(stops.pack([1, index]))
         with pytest.raises(DataError) as expected:
             mixed.load([index])
         assert str(caught.value) == str(expected.value)
-    skips = OnDevice(Files(mixed.paths, mixed.labels, 48, "skip"), CPU)
+    skips = GpuDecodedImages(ImageFiles(mixed.paths, mixed.labels, 48, "skip"), CPU)
     images, places = skips.unpack(skips.pack([0, 1, 4, 5, 6]))
     assert places == [1, 4]
     assert torch.equal(images[0], mixed.load([1])[0][0])
@@ -97,7 +98,7 @@ def test_what_cannot_be_decoded_is_named_or_left_out(mixed: Files, damage: Damag
 
 
 def test_parts_hold_what_fits_or_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ondevice, "_PIXELS", 10)
+    monkeypatch.setattr(gpu_decode, "_PIXELS", 10)
     assert [(part.start, part.stop) for part in _parts([4, 6, 1, 30, 5, 5, 5])] == [
         (0, 2),
         (2, 3),

@@ -5,12 +5,12 @@ import torch
 from torch import Tensor
 from torchvision.transforms import functional as TF
 
-from madao.data import Pixels
+from madao.data import InMemoryImages
 from madao.errors import DataError
 
 
 def test_load_and_subset(crops: Tensor) -> None:
-    pixels = Pixels(crops, torch.arange(16))
+    pixels = InMemoryImages(crops, torch.arange(16))
     assert len(pixels) == 16
     assert pixels.shape == (3, 32, 40)
     images, readable = pixels.load([5, 2])
@@ -23,7 +23,7 @@ def test_load_and_subset(crops: Tensor) -> None:
 
 
 def test_resized_is_torchvisions_resize_of_the_middle(crops: Tensor) -> None:
-    pixels = Pixels(crops, torch.arange(16))
+    pixels = InMemoryImages(crops, torch.arange(16))
     for side in (16, 50):
         resized = pixels.resized(side)
         expected = TF.resize(TF.center_crop(crops, [32, 32]), [side, side], antialias=True)
@@ -33,10 +33,10 @@ def test_resized_is_torchvisions_resize_of_the_middle(crops: Tensor) -> None:
     assert pixels.resized(None) is pixels
     square = pixels.resized(16)
     assert square.resized(16) is square
-    tall = Pixels(crops.transpose(2, 3), torch.arange(16)).resized(16)
+    tall = InMemoryImages(crops.transpose(2, 3), torch.arange(16)).resized(16)
     assert (tall.images.transpose(2, 3).int() - square.images.int()).abs().max() <= 1
 
-    corner = Pixels(torch.tensor([[[[0, 1], [1, 1]]]], dtype=torch.uint8), torch.tensor([0]))
+    corner = InMemoryImages(torch.tensor([[[[0, 1], [1, 1]]]], dtype=torch.uint8), torch.tensor([0]))
     assert corner.resized(1).images.item() == 1  # 0.75, rounded
 
 
@@ -44,12 +44,12 @@ def test_mistakes() -> None:
     images, labels = torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64)
     for wrong in (images.float(), images[0], images[:, :2]):
         with pytest.raises(DataError, match=r"images must be uint8 .* of 1 or 3 channels, got torch"):
-            Pixels(wrong, labels)
+            InMemoryImages(wrong, labels)
     with pytest.raises(DataError, match=r"labels must be int64 \[N\], got torch.float32 \[4\]"):
-        Pixels(images, labels.float())
+        InMemoryImages(images, labels.float())
     with pytest.raises(DataError, match=r"labels must be int64 \[N\], got torch.int64 \[4, 1\]"):
-        Pixels(images, labels[:, None])
+        InMemoryImages(images, labels[:, None])
     with pytest.raises(DataError, match="one label per image, got 3 labels for 4 images"):
-        Pixels(images, labels[:3])
+        InMemoryImages(images, labels[:3])
     with pytest.raises(DataError, match="labels must count from 0, got -1"):
-        Pixels(images, labels - 1)
+        InMemoryImages(images, labels - 1)

@@ -7,16 +7,16 @@ import pytest
 import torch
 from PIL import Image
 
-from madao.data import DATASETS, Pixels, Source
-from madao.data.masks import looks_so
+from madao.data import DATASETS, DatasetRequest, InMemoryImages
+from madao.data.masks import is_mask_folder
 from madao.data.synthetic_shift import plant, plant_masks
 from madao.errors import DataError
 
 
 def test_shapes_are_the_same_at_every_call_and_brighter_than_their_ground() -> None:
-    first, again = (DATASETS["shapes"](Source(Path("unused"))) for _ in range(2))
-    assert isinstance(first.train, Pixels)
-    assert isinstance(again.train, Pixels)
+    first, again = (DATASETS["shapes"](DatasetRequest(Path("unused"))) for _ in range(2))
+    assert isinstance(first.train, InMemoryImages)
+    assert isinstance(again.train, InMemoryImages)
     assert torch.equal(first.train.images, again.train.images)
     assert torch.equal(first.train.targets, again.train.targets)
     assert first.train.targets.unique().tolist() == [0, 1, 2, 3]
@@ -49,38 +49,38 @@ def write(root: Path, count: int, size: tuple[int, int] = (30, 20), classes: int
 def test_a_folder_of_images_and_masks(tmp_path: Path) -> None:
     for name in ("train", "val", "test"):
         write(tmp_path / name, 4)
-    assert looks_so(tmp_path)
+    assert is_mask_folder(tmp_path)
     (tmp_path / "classes.txt").write_text("ground\ncat\ndog\n")
-    found = DATASETS["masks"](Source(tmp_path, side=20))  # the middle, not scaled
+    found = DATASETS["masks"](DatasetRequest(tmp_path, side=20))  # the middle, not scaled
     assert found.classes == ("ground", "cat", "dog")
-    assert isinstance(found.train, Pixels)
+    assert isinstance(found.train, InMemoryImages)
     assert torch.equal(found.train.images[:, 0] // 60, found.train.targets)
     assert found.train.targets.shape == (4, 20, 20)
     assert found.validation is not None
     assert found.test is not None
-    assert not looks_so(tmp_path / "train" / "images")
+    assert not is_mask_folder(tmp_path / "train" / "images")
 
 
 def test_what_is_wrong_with_masks_is_said(tmp_path: Path) -> None:
     write(tmp_path, 3)
     (tmp_path / "masks" / "1.png").unlink()
     with pytest.raises(DataError, match=r"1\.png has no mask"):
-        DATASETS["masks"](Source(tmp_path, side=8))
-    kept = DATASETS["masks"](Source(tmp_path, side=8, on_error="skip"))
+        DATASETS["masks"](DatasetRequest(tmp_path, side=8))
+    kept = DATASETS["masks"](DatasetRequest(tmp_path, side=8, on_error="skip"))
     assert len(kept.train) == 2
     Image.new("RGB", (30, 20)).save(tmp_path / "masks" / "1.png")
     with pytest.raises(DataError, match="its mode is RGB, where L or P was expected"):
-        DATASETS["masks"](Source(tmp_path, side=8))
+        DATASETS["masks"](DatasetRequest(tmp_path, side=8))
     Image.new("L", (20, 20)).save(tmp_path / "masks" / "1.png")
     with pytest.raises(DataError, match=r"it has \(20, 20\) pixels, its image \(30, 20\)"):
-        DATASETS["masks"](Source(tmp_path, side=8))
+        DATASETS["masks"](DatasetRequest(tmp_path, side=8))
     Image.new("L", (30, 20)).save(tmp_path / "masks" / "1.png")
     (tmp_path / "classes.txt").write_text("ground\ncat\n")
     with pytest.raises(DataError, match="have the class 2, where there are 2 classes"):
-        DATASETS["masks"](Source(tmp_path, side=8))
+        DATASETS["masks"](DatasetRequest(tmp_path, side=8))
 
 
 def test_masks_are_scaled_to_the_nearest_pixel() -> None:
     values = torch.arange(16, dtype=torch.uint8).reshape(1, 1, 4, 4)
-    small = Pixels(values, torch.zeros(1, dtype=torch.int64), values[:, 0]).resized(2)
+    small = InMemoryImages(values, torch.zeros(1, dtype=torch.int64), values[:, 0]).resized(2)
     assert small.targets.tolist() == [[[5, 7], [13, 15]]]

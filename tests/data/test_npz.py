@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from madao.data import DATASETS, Dataset, Pixels, Source
+from madao.data import DATASETS, Dataset, DatasetRequest, InMemoryImages
 from madao.errors import DataError
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
@@ -15,7 +15,7 @@ LABELS = np.array([7, -1, 7, 30, -1, 30])
 
 def opened(path: Path, arrays: dict[str, Any], **settings: Any) -> Dataset:
     np.savez(path / "a.npz", **arrays)
-    return DATASETS["npz"](Source(path / "a.npz", **settings))
+    return DATASETS["npz"](DatasetRequest(path / "a.npz", **settings))
 
 
 def refused(path: Path, **arrays: Any) -> str:
@@ -33,14 +33,14 @@ def test_both_styles(tmp_path: Path, images: str, labels: str) -> None:
     dataset = opened(tmp_path, arrays)
     assert dataset.classes == ("-1", "7", "30")
     assert not dataset.flip
-    assert isinstance(dataset.train, Pixels)
+    assert isinstance(dataset.train, InMemoryImages)
     assert np.array_equal(dataset.train.images.permute(0, 2, 3, 1).numpy(), IMAGES)
     assert dataset.train.labels.tolist() == [1, 0, 1, 2, 0, 2]
     assert dataset.validation is not None
     assert dataset.validation.labels.tolist() == [1, 0, 1]
     assert dataset.test is not None
     assert dataset.test.labels.tolist() == [1, 2]
-    in_folder = DATASETS["npz"](Source(tmp_path))
+    in_folder = DATASETS["npz"](DatasetRequest(tmp_path))
     assert len(in_folder.train) == 6
 
 
@@ -59,9 +59,9 @@ def test_shapes_floats_and_side(tmp_path: Path) -> None:
 
 
 def test_mistakes_in_the_arrays(tmp_path: Path) -> None:
-    for wrong in (IMAGES.transpose(0, 3, 1, 2), IMAGES[..., :2], IMAGES[0, 0]):
-        message = refused(tmp_path, x_train=wrong)
-        assert f"are {list(wrong.shape)}, expected [N, H, W], [N, H, W, 1] or [N, H, W, 3]" in message
+    for bad in (IMAGES.transpose(0, 3, 1, 2), IMAGES[..., :2], IMAGES[0, 0]):
+        message = refused(tmp_path, x_train=bad)
+        assert f"are {list(bad.shape)}, expected [N, H, W], [N, H, W, 1] or [N, H, W, 3]" in message
     assert "are float64 from 0.0 to 255.0, expected uint8" in refused(tmp_path, x_train=np.float64(IMAGES))
     assert "are float64 from nan to nan" in refused(tmp_path, x_train=IMAGES * np.nan)
     assert "are int64 from 0 to 255, expected uint8" in refused(tmp_path, x_train=np.int64(IMAGES))
@@ -87,12 +87,12 @@ def test_mistakes_in_the_file(tmp_path: Path) -> None:
         with pytest.raises(
             DataError, match=r"cannot read .*a\.npz as arrays of numbers \(.*write it with numpy\.savez"
         ):
-            DATASETS["npz"](Source(tmp_path / "a.npz"))
+            DATASETS["npz"](DatasetRequest(tmp_path / "a.npz"))
     np.save(tmp_path / "b.npy", IMAGES)
     with pytest.raises(DataError, match=r"cannot read .*b\.npy as arrays"):
-        DATASETS["npz"](Source(tmp_path / "b.npy"))
+        DATASETS["npz"](DatasetRequest(tmp_path / "b.npy"))
     (tmp_path / "c.npz").touch()
     with pytest.raises(DataError, match=r"holds 2 \.npz files, not one; --data\.root names the file"):
-        DATASETS["npz"](Source(tmp_path))
+        DATASETS["npz"](DatasetRequest(tmp_path))
     with pytest.raises(DataError, match=r"there is no file .*missing; --data"):
-        DATASETS["npz"](Source(tmp_path / "missing"))
+        DATASETS["npz"](DatasetRequest(tmp_path / "missing"))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from madao.data import check_classes, share, stratified
+from madao.data import check_classes, stratified, stratified_subset
 from madao.errors import DataError
 
 LABELS = torch.tensor([0] * 100 + [1] * 30 + [2] * 2 + [4] * 3)[torch.randperm(135, generator=torch.Generator())]
@@ -54,14 +54,14 @@ def test_mistakes() -> None:
     ],
 )
 def test_a_share_is_exact_and_has_some_of_each_class(count: int, least: int, expected: list[int]) -> None:
-    chosen = share(LABELS, count, 0, least)
+    chosen = stratified_subset(LABELS, count, 0, least)
     assert LABELS[chosen].bincount().tolist() == expected
     assert torch.equal(chosen, chosen.unique())
 
 
 @pytest.mark.parametrize("count", [450, 500, 999, 1019])
 def test_a_share_of_many_small_classes_is_as_even_as_can_be(count: int) -> None:
-    numbers = (torch.arange(1020) % 102)[share(torch.arange(1020) % 102, count, 3)].bincount()
+    numbers = (torch.arange(1020) % 102)[stratified_subset(torch.arange(1020) % 102, count, 3)].bincount()
     assert numbers.sum() == count
     assert numbers.max() - numbers.min() <= 1
 
@@ -70,15 +70,15 @@ def test_a_share_has_nothing_that_is_set_aside_while_there_are_others() -> None:
     labels = torch.arange(300) % 3
     for seed in (0, 1):
         aside = set(stratified(labels, 0.1, seed)[1].tolist())
-        assert not aside & set(share(labels, 270, seed).tolist())
-        assert len(aside & set(share(labels, 280, seed).tolist())) == 10
-    assert not torch.equal(share(labels, 30, 0), share(labels, 30, 1))
+        assert not aside & set(stratified_subset(labels, 270, seed).tolist())
+        assert len(aside & set(stratified_subset(labels, 280, seed).tolist())) == 10
+    assert not torch.equal(stratified_subset(labels, 30, 0), stratified_subset(labels, 30, 1))
 
 
 def test_a_share_that_cannot_be_had() -> None:
     for count, least in ((3, 1), (136, 1), (10, 3)):
         with pytest.raises(DataError, match=f"{count} of 135 images, {least} of each of 4 classes at least, cannot"):
-            share(LABELS, count, 0, least)
+            stratified_subset(LABELS, count, 0, least)
 
 
 def test_check_classes() -> None:

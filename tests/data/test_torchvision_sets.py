@@ -12,7 +12,7 @@ import scipy.io
 import torch
 import torchvision.datasets
 
-from madao.data import DATASETS, Dataset, Files, Images, Source
+from madao.data import DATASETS, Dataset, DatasetRequest, ImageFiles, Images
 from madao.errors import DataError
 from tests.data.conftest import write_image
 
@@ -109,14 +109,14 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
 
 def opened(name: str, root: Path, **settings: Any) -> Dataset:
     LAYOUTS[name](root)
-    dataset = DATASETS[name](Source(root, **settings))
+    dataset = DATASETS[name](DatasetRequest(root, **settings))
     assert dataset.name == name
     assert dataset.validation is None
     return dataset
 
 
 def paths(images: Images | None) -> list[str]:
-    assert isinstance(images, Files)
+    assert isinstance(images, ImageFiles)
     return [f"{path.parent.name}/{path.stem}" for path in images.paths]
 
 
@@ -150,7 +150,7 @@ def test_another_side(tmp_path: Path) -> None:
     assert opened("cifar10", tmp_path, side=16).train.shape == (3, 16, 16)
     flowers = opened("flowers102", tmp_path, side=20, on_error="skip").train
     assert flowers.shape == (3, 20, 20)
-    assert isinstance(flowers, Files)
+    assert isinstance(flowers, ImageFiles)
     assert flowers.on_error == "skip"
 
 
@@ -165,7 +165,7 @@ def test_imagenet(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"train and val in .* have different class folders; extract the archives again"
     ):
-        DATASETS["imagenet"](Source(tmp_path))
+        DATASETS["imagenet"](DatasetRequest(tmp_path))
 
 
 def test_flowers_join_the_official_training_and_validation_images(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_missing_data(tmp_path: Path, name: str) -> None:
     by_hand = {"imagenet": "put ILSVRC2012_devkit_t12.tar.gz,", "stanford-cars": "put stanford_cars/ with cars_train/"}
     remedy = by_hand.get(name, "--data.download true fetches it")
     with pytest.raises(DataError) as caught:
-        DATASETS[name](Source(tmp_path))
+        DATASETS[name](DatasetRequest(tmp_path))
     message = str(caught.value)
     assert message.startswith(f"found no complete {name} in {tmp_path}; ")
     assert remedy in message
@@ -228,7 +228,7 @@ def test_a_failed_download(tmp_path: Path, name: str, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("urllib.request.urlopen", unreachable)
     with pytest.raises(DataError) as caught:
-        DATASETS[name](Source(tmp_path, download=True))
+        DATASETS[name](DatasetRequest(tmp_path, download=True))
     message = str(caught.value)
     assert message.startswith(f"found no complete {name} in {tmp_path} (<urlopen error no route to host>); downloading")
     assert "check the network" in message
@@ -240,7 +240,7 @@ def test_a_file_missing_among_the_others_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"no complete oxford-pets in .* \(.*annotations/test\.txt'\); --data\.download"
     ):
-        DATASETS["oxford-pets"](Source(tmp_path))
+        DATASETS["oxford-pets"](DatasetRequest(tmp_path))
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,4 +249,4 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(torchvision.datasets, "SVHN", without)
     with pytest.raises(DataError, match=r"^svhn needs the package scipy: pip install scipy$"):
-        DATASETS["svhn"](Source(tmp_path))
+        DATASETS["svhn"](DatasetRequest(tmp_path))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from madao.data import DATASETS, Batches, Files, Shards, Source, shardindex, shards, stratified
+from madao.data import DATASETS, Batches, DatasetRequest, ImageFiles, Shards, shardindex, shards, stratified
 from madao.data.shardindex import index_shard
 from madao.errors import DataError
 
@@ -31,7 +31,7 @@ def write_shard(path: Path, members: Mapping[str, bytes | str]) -> Path:
     return path
 
 
-def members(files: Files, chosen: range) -> dict[str, bytes | str]:
+def members(files: ImageFiles, chosen: range) -> dict[str, bytes | str]:
     return {
         name: content
         for i in chosen
@@ -40,7 +40,7 @@ def members(files: Files, chosen: range) -> dict[str, bytes | str]:
 
 
 @pytest.fixture
-def root(tmp_path: Path, files: Files) -> Path:
+def root(tmp_path: Path, files: ImageFiles) -> Path:
     """The twenty-three files as three shards, the last one empty but for its end."""
     root = tmp_path / "shards"
     write_shard(root / "train-000.tar", members(files, range(10)))
@@ -50,12 +50,12 @@ def root(tmp_path: Path, files: Files) -> Path:
 
 
 def load(root: Path, side: int = 8) -> Shards:
-    found = DATASETS["webdataset"](Source(root, side=side)).train
+    found = DATASETS["webdataset"](DatasetRequest(root, side=side)).train
     assert isinstance(found, Shards)
     return found
 
 
-def test_samples_are_those_of_the_files(root: Path, files: Files) -> None:
+def test_samples_are_those_of_the_files(root: Path, files: ImageFiles) -> None:
     found = load(root)
     assert len(found) == 23
     assert torch.equal(found.labels, files.labels)
@@ -64,7 +64,7 @@ def test_samples_are_those_of_the_files(root: Path, files: Files) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_order_resume_parts_and_splits_are_those_of_files(root: Path, files: Files, workers: int) -> None:
+def test_order_resume_parts_and_splits_are_those_of_files(root: Path, files: ImageFiles, workers: int) -> None:
     found = load(root)
     _, aside = stratified(found.labels, 0.3, seed=1)
     part = torch.arange(1, len(aside))
@@ -80,7 +80,7 @@ def test_order_resume_parts_and_splits_are_those_of_files(root: Path, files: Fil
                 assert torch.equal(one[1], other[1])
 
 
-def test_a_worker_reads_by_itself(root: Path, files: Files) -> None:
+def test_a_worker_reads_by_itself(root: Path, files: ImageFiles) -> None:
     """A file that a parent opened shares its position with its children."""
     found = load(root)
     found.load([0])  # opened here, before workers are forked
@@ -101,7 +101,9 @@ def test_only_so_many_shards_are_open(root: Path, monkeypatch: pytest.MonkeyPatc
     assert [path.name for path in found._handles] == ["train-001.tar"]
 
 
-def test_the_index_is_kept_until_the_shard_changes(root: Path, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_is_kept_until_the_shard_changes(
+    root: Path, files: ImageFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load(root)
     kept = sorted(path.name for path in root.iterdir() if path.name.startswith("."))
     assert kept == [f".train-00{i}.tar.index.npz" for i in range(3)]
@@ -132,14 +134,14 @@ def test_beside_shards_that_cannot_be_written_to_the_cache_keeps_it(
     assert len(load(root)) == 23
 
 
-def test_names_of_splits_and_classes(tmp_path: Path, files: Files) -> None:
+def test_names_of_splits_and_classes(tmp_path: Path, files: ImageFiles) -> None:
     root = tmp_path / "shards"
     write_shard(root / "data-train-000.tar", members(files, range(6)))
     write_shard(root / "data-train-001.tar", members(files, range(6, 9)))
     write_shard(root / "more" / "validation_000.tar", members(files, range(9, 15)))
     write_shard(root / "test" / "0.tar", members(files, range(15, 21)))
     (root / "classes.txt").write_text("cat\r\ndog\na third\n\n")
-    found = DATASETS["webdataset"](Source(root, side=8))
+    found = DATASETS["webdataset"](DatasetRequest(root, side=8))
     assert found.classes == ("cat", "dog", "a third")
     assert (len(found.train), found.flip) == (9, True)
     assert found.validation is not None
@@ -147,7 +149,7 @@ def test_names_of_splits_and_classes(tmp_path: Path, files: Files) -> None:
     assert found.validation.load([0])[0][0, 0, 0, 0] == 90
     assert found.test.load([0])[0][0, 0, 0, 0] == 150
     for text, count in (("data-train-{000..001}.tar", 9), ("data-train-{001,000}.tar", 9), ("data-train-000.tar", 6)):
-        alone = DATASETS["webdataset"](Source(root / text, side=8))
+        alone = DATASETS["webdataset"](DatasetRequest(root / text, side=8))
         assert (len(alone.train), alone.validation, alone.classes) == (count, None, found.classes)
     for path in (root / "more" / "validation_000.tar", root / "test" / "0.tar"):
         path.unlink()
@@ -156,17 +158,17 @@ def test_names_of_splits_and_classes(tmp_path: Path, files: Files) -> None:
     assert len(load(root)) == 9  # shards that name no split are to learn from
 
 
-def test_other_words_for_splits(tmp_path: Path, files: Files) -> None:
+def test_other_words_for_splits(tmp_path: Path, files: ImageFiles) -> None:
     for name, chosen in (("training-0", range(9)), ("testing-0", range(9, 15)), ("validation-0", range(15, 21))):
         write_shard(tmp_path / f"{name}.tar", members(files, chosen))
-    found = DATASETS["webdataset"](Source(tmp_path, side=8))
+    found = DATASETS["webdataset"](DatasetRequest(tmp_path, side=8))
     assert found.validation is not None
     assert found.test is not None
     assert (len(found.train), len(found.validation), len(found.test)) == (9, 6, 6)
     assert found.test.load([0])[0][0, 0, 0, 0] == 90
 
 
-def test_shards_of_several_names_are_not_mixed(tmp_path: Path, files: Files) -> None:
+def test_shards_of_several_names_are_not_mixed(tmp_path: Path, files: ImageFiles) -> None:
     for name in ("learn-0", "learn-1", "holdout-0", "holdout-10"):
         write_shard(tmp_path / f"{name}.tar", members(files, range(6)))
     with pytest.raises(DataError, match=r"has shards of several names, holdout-0\.tar and learn-0\.tar, .*; rename"):
@@ -176,7 +178,7 @@ def test_shards_of_several_names_are_not_mixed(tmp_path: Path, files: Files) -> 
     assert len(load(tmp_path)) == 12
 
 
-def test_json_labels_folders_and_what_else_is_in_a_sample(tmp_path: Path, files: Files) -> None:
+def test_json_labels_folders_and_what_else_is_in_a_sample(tmp_path: Path, files: ImageFiles) -> None:
     image = files.read(7)
     shard: dict[str, bytes | str] = {
         "a/x.JPG.txt": "no image",
@@ -240,7 +242,7 @@ def test_shards_that_are_cut_off_or_damaged(root: Path) -> None:
         load(root)
 
 
-def test_an_image_that_cannot_be_read_is_named(root: Path, files: Files) -> None:
+def test_an_image_that_cannot_be_read_is_named(root: Path, files: ImageFiles) -> None:
     content = members(files, range(5)) | {"00002.png": b"noise"}
     path = write_shard(root / "train-000.tar", content)
     found = load(root)
@@ -254,10 +256,10 @@ def test_an_image_that_cannot_be_read_is_named(root: Path, files: Files) -> None
         gone.load([1])
 
 
-def test_layouts_that_are_none(tmp_path: Path, files: Files) -> None:
+def test_layouts_that_are_none(tmp_path: Path, files: ImageFiles) -> None:
     def refused(root: Path, message: str) -> None:
         with pytest.raises(DataError, match=message):
-            DATASETS["webdataset"](Source(root, side=8))
+            DATASETS["webdataset"](DatasetRequest(root, side=8))
 
     refused(tmp_path / "none.tar", r"there is no shard .*none\.tar; expected <root>/train-000\.tar")
     refused(tmp_path / "a-{00..11}.tar", r"there is no shard .*a-00\.tar \(nor 11 more\)")
@@ -284,4 +286,4 @@ def test_the_index_has_no_objects(root: Path) -> None:
 
 def test_a_folder_of_shards_is_told_what_reads_it(root: Path) -> None:
     with pytest.raises(DataError, match=r"no class folder but \.tar files, which --data\.name webdataset reads"):
-        DATASETS["folder"](Source(root))
+        DATASETS["folder"](DatasetRequest(root))

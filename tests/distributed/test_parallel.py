@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from madao.config.train import OuterConfig, TrainConfig
-from madao.data import Batches, Pixels
-from madao.distributed.launch import by_the_first, synchronised
-from madao.distributed.sampling import drawn, drawn_standard, part_of
+from madao.data import Batches, InMemoryImages
+from madao.distributed.launch import rank_zero_first, synchronised
+from madao.distributed.sampling import sample_base_shard, sample_shard, shard_of
 from madao.errors import SharedError, UserError
-from madao.hypergrad import Place, Ranks, Unrolled, hypergradient
-from madao.policy import Policy, Standard
+from madao.hypergrad import ProcessGroup, Shard, Unrolled, hypergradient
+from madao.policy import BaseAugmentation, Policy
 from tests.helpers.launching import ended, started
 from tests.helpers.problems import quadratic
 from tests.helpers.training_processes import CASES
@@ -65,7 +65,7 @@ def test_an_outer_step_sums_few_vectors_as_large_as_the_model(
 
 
 def test_a_batch_is_shared_without_loss() -> None:
-    images = Pixels(torch.arange(23, dtype=torch.uint8).reshape(23, 1, 1, 1), torch.arange(23))
+    images = InMemoryImages(torch.arange(23, dtype=torch.uint8).reshape(23, 1, 1, 1), torch.arange(23))
     whole = Batches(images, 5, torch.device("cpu"), seed=3, drop_last=False)
     parts = [Batches(images, 5, torch.device("cpu"), 3, drop_last=False, rank=rank, world=4) for rank in range(4)]
     expected = [labels for _, labels in whole.epoch(1)]
@@ -75,7 +75,7 @@ def test_a_batch_is_shared_without_loss() -> None:
     for number, labels in enumerate(expected):
         assert torch.equal(torch.cat([share[number] for share in shares if number < len(share)]), labels)
         for rank, share in enumerate(shares):
-            place = part_of(len(labels), Ranks(rank, 4))
+            place = shard_of(len(labels), ProcessGroup(rank, 4))
             assert place.total == len(labels)
             if len(place):
                 assert torch.equal(share[number], labels[place.start : place.stop])
@@ -86,33 +86,33 @@ def test_a_batch_is_shared_without_loss() -> None:
 def test_every_process_draws_for_all_and_takes_its_own() -> None:
     images, labels = torch.rand(7, 3, 8, 8), torch.zeros(7, dtype=torch.int64)
     whole = Policy(seed=5).sample(images)
-    holes = Standard(seed=5, padding=2).sample(images)
+    holes = BaseAugmentation(seed=5, padding=2).sample(images)
     for rank in range(3):
-        place = part_of(7, Ranks(rank, 3))
+        place = shard_of(7, ProcessGroup(rank, 3))
         own = images[place.start : place.stop]
-        mine = drawn(Policy(seed=5), own, labels[: len(own)], place)
-        standard = drawn_standard(Standard(seed=5, padding=2), own, place)
+        mine = sample_shard(Policy(seed=5), own, labels[: len(own)], place)
+        standard = sample_base_shard(BaseAugmentation(seed=5, padding=2), own, place)
         assert torch.equal(mine.choice, whole.choice[:, place.start : place.stop])
         assert torch.equal(mine.magnitude, whole.magnitude[:, place.start : place.stop])
         assert torch.equal(standard.hole_x, holes.hole_x[place.start : place.stop])
         assert torch.equal(standard.top, holes.top[place.start : place.stop])
     policies = [Policy(seed=5) for _ in range(2)]
     for rank, policy in enumerate(policies):
-        place = part_of(7, Ranks(rank, 2))
-        drawn(policy, images[place.start : place.stop], labels[: len(place)], place)
+        place = shard_of(7, ProcessGroup(rank, 2))
+        sample_shard(policy, images[place.start : place.stop], labels[: len(place)], place)
     assert torch.equal(policies[0].sample(images).choice, policies[1].sample(images).choice)
 
 
 def test_places() -> None:
-    assert Place.of(1, [3, 2, 4]) == Place(3, 5, 9)
-    assert len(Place(3, 5, 9)) == 2
-    assert [part_of(8, Ranks(rank, 3)) for rank in range(3)] == [Place(0, 3, 8), Place(3, 6, 8), Place(6, 8, 8)]
+    assert Shard.of(1, [3, 2, 4]) == Shard(3, 5, 9)
+    assert len(Shard(3, 5, 9)) == 2
+    assert [shard_of(8, ProcessGroup(rank, 3)) for rank in range(3)] == [Shard(0, 3, 8), Shard(3, 6, 8), Shard(6, 8, 8)]
 
 
 def test_unrolling_is_for_one_process() -> None:
     problem = quadratic().problem
     with pytest.raises(ValueError, match="Unrolled does not work over several processes"):
-        hypergradient(dataclasses.replace(problem, ranks=Ranks(0, 2)), Unrolled(2))
+        hypergradient(dataclasses.replace(problem, ranks=ProcessGroup(0, 2)), Unrolled(2))
 
 
 def test_batch_statistics_are_shared_by_gpus_only() -> None:
@@ -124,7 +124,7 @@ def test_batch_statistics_are_shared_by_gpus_only() -> None:
     assert isinstance(synchronised(network, TrainConfig(), gpu)[0], nn.SyncBatchNorm)  # type: ignore[index]
 
 
-class Distant(Ranks):
+class Distant(ProcessGroup):
     """The second of two, as far as this process knows: what the first one says is given."""
 
     says: Any = (None, None)
@@ -137,15 +137,15 @@ def test_what_the_first_one_finds_wrong_stops_the_others() -> None:
     other = Distant(1, 2)
     done: list[int] = []
     object.__setattr__(other, "says", ("result", None))
-    assert by_the_first(other, lambda: done.append(1)) == "result"
+    assert rank_zero_first(other, lambda: done.append(1)) == "result"
     assert not done
-    assert by_the_first(other, lambda: "own", again=True) == "own"
+    assert rank_zero_first(other, lambda: "own", again=True) == "own"
     object.__setattr__(other, "says", (None, "no disk"))
     with pytest.raises(SharedError, match="no disk"):
-        by_the_first(other, lambda: None)
+        rank_zero_first(other, lambda: None)
     with pytest.raises(ValueError, match="of the program"):
-        by_the_first(Ranks(), _fails)
-    assert by_the_first(Ranks(), lambda: 3) == 3
+        rank_zero_first(ProcessGroup(), _fails)
+    assert rank_zero_first(ProcessGroup(), lambda: 3) == 3
 
 
 def _fails() -> None:

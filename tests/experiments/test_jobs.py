@@ -15,13 +15,13 @@ import pytest
 
 from madao.config.train import TrainConfig
 from madao.errors import UserError
-from madao.experiments import jobs as several
-from madao.experiments.jobs import Cell, Several
+from madao.experiments import jobs
+from madao.experiments.jobs import Job, JobPool
 from madao.training.interrupt import Interrupted
 
 
-def cell(folder: Path, name: str = "one", then: Any = None) -> Cell:
-    return Cell(name, TrainConfig(out=str(folder / name), resume=True), then)
+def cell(folder: Path, name: str = "one", then: Any = None) -> Job:
+    return Job(name, TrainConfig(out=str(folder / name), resume=True), then)
 
 
 def _trains(config: TrainConfig, name: str, jobs: int, channel: Connection, first: bool = False) -> None:
@@ -64,8 +64,8 @@ def begun(folder: Path, *names: str) -> None:
 
 
 def _command(folder: str) -> None:
-    several._train = _trains
-    both = Several(2)
+    jobs._train = _trains
+    both = JobPool(2)
     for name in ("a", "b"):
         both.add(cell(Path(folder), name))
     try:
@@ -79,9 +79,9 @@ def _fails_or_not(config: TrainConfig, name: str, jobs: int, channel: Connection
 
 
 def test_whoever_asks_is_told_of_every_cell_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(several, "_train", _fails_or_not)
+    monkeypatch.setattr(jobs, "_train", _fails_or_not)
     told: list[str] = []
-    some = Several(1, lambda: told.append(f"ended, problems with {[*some.problems]}"))
+    some = JobPool(1, lambda: told.append(f"ended, problems with {[*some.problems]}"))
     for name in ("bad", "good"):
         some.add(cell(tmp_path, name, lambda _, name=name: told.append(f"then {name}")))
     some.run()
@@ -105,11 +105,11 @@ def test_a_signal_to_the_whole_group_lets_every_cell_write_its_checkpoint(tmp_pa
 
 
 def test_an_error_of_ours_lets_cells_write_their_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(several, "_train", _trains)
-    all_of_them = Several(2)
+    monkeypatch.setattr(jobs, "_train", _trains)
+    all_of_them = JobPool(2)
     all_of_them.add(cell(tmp_path, "a"))
 
-    def broken() -> list[Cell]:
+    def broken() -> list[Job]:
         begun(tmp_path, "a")
         raise UserError("database is locked")
 
@@ -131,19 +131,19 @@ def test_a_long_message_does_not_block_the_pipe(tmp_path: Path, monkeypatch: pyt
         def fails(config: TrainConfig, title: str, kind: type[Exception] = kind) -> None:
             raise kind("x" * 100_000)
 
-        monkeypatch.setattr(several, "Trainer", fails)
+        monkeypatch.setattr(jobs, "Trainer", fails)
         channel: Any = Channel()
         with pytest.raises(SystemExit):
-            several._train(TrainConfig(out=str(tmp_path / "out")), "one", 1, channel)
+            jobs._train(TrainConfig(out=str(tmp_path / "out")), "one", 1, channel)
         assert 1000 < len(channel.sent) < 4000
 
 
 def test_what_is_asked_for_is_taken_when_it_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Cell, "result", property(lambda self: None))
-    monkeypatch.setattr(several, "_train", _fails)
-    all_of_them, taken, running = Several(2), iter("abcd"), []
+    monkeypatch.setattr(Job, "result", property(lambda self: None))
+    monkeypatch.setattr(jobs, "_train", _fails)
+    all_of_them, taken, running = JobPool(2), iter("abcd"), []
 
-    def source() -> list[Cell]:
+    def source() -> list[Job]:
         running.append(len(all_of_them._running))
         name = next(taken, None)
         return [] if name is None else [cell(tmp_path, name)]
@@ -155,8 +155,8 @@ def test_what_is_asked_for_is_taken_when_it_can_start(tmp_path: Path, monkeypatc
 
 
 def test_the_first_cell_says_what_all_are_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(several, "_train", _tells)
-    cells = Several(1)
+    monkeypatch.setattr(jobs, "_train", _tells)
+    cells = JobPool(1)
     for name in "ab":
         cells.add(cell(tmp_path, name))
     cells.run()

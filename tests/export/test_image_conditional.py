@@ -17,8 +17,7 @@ from torchvision.transforms import v2
 from madao import ImagePolicy, Policy, PolicySpec, load_policy
 from madao.cli import main
 from madao.export import albumentations as for_albumentations
-from madao.export import export
-from madao.export import image_conditional as looking
+from madao.export import export, image_conditional
 from madao.export import timm as for_timm
 from madao.export.single_image import ImageAugmenter, from_pil
 from madao.export.torchvision import PolicyTransform
@@ -69,7 +68,7 @@ def test_pillow_sees_what_madao_sees(mode: str, size: tuple[int, int]) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
     noise[: size[0] // 2] //= 3
     image = Image.fromarray(noise).convert(mode)
-    found, expected = looking.features(image), features(from_pil(image)[None])[0].tolist()
+    found, expected = image_conditional.features(image), features(from_pil(image)[None])[0].tolist()
     assert found[:6] == pytest.approx(expected[:6], abs=1e-5)
     # Pillow's luma and thumbnail are rounded to levels.
     assert found[6:] == pytest.approx(expected[6:], abs=1.01 / 255)
@@ -210,6 +209,6 @@ def test_magnitudes_of_every_image_do_not_pile_up(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("madao.export.single_image._REMEMBERED_VALUES", 5)
     augmenter = ImageAugmenter(SPEC)
     for image in IMAGES:
-        augmenter.apply(image, augmenter.sample(image=image))
+        augmenter.augment(image, augmenter.sample(image=image))
         assert len(augmenter._values) <= 5
     assert ImageAugmenter(Policy().spec()).sample(image=IMAGES[0])

@@ -122,14 +122,14 @@ def test_what_is_remembered_between_images_does_not_mix_them_up(photographs: lis
     for number in range(150):
         image = photographs[0][:, : 20 + number % 9, : 30 + number % 7]
         steps = steps_for((number % 50) / 50)[number % 2]
-        assert torch.equal(policy.apply(image, steps), reference(spec, image, steps))
+        assert torch.equal(policy.augment(image, steps), reference(spec, image, steps))
     steps = steps_for(0.7)[0]
     for image in (photographs[0][:, :20, :30], photographs[0][:, :30, :20], photographs[0][:, :20, :30]):
-        assert torch.equal(policy.apply(image, steps), reference(spec, image, steps))
+        assert torch.equal(policy.augment(image, steps), reference(spec, image, steps))
     large = photographs[0]
     assert large.shape[1] * large.shape[2] > 256 * 256
     steps = steps_for(0.7)[1]
-    assert torch.equal(policy.apply(large, steps), reference(spec, large, steps))
+    assert torch.equal(policy.augment(large, steps), reference(spec, large, steps))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -142,7 +142,7 @@ def test_other_floats(dtype: torch.dtype, photographs: list[Tensor]) -> None:
         steps = ForTorchvision(spec).sample()
         found = ForTorchvision(spec).transform(image, {"steps": [steps], "shape": ()})
         assert found.dtype == dtype
-        assert torch.equal(found, frozen.apply(image[None], draw_of(steps))[0])
+        assert torch.equal(found, frozen.augment(image[None], draw_of(steps))[0])
 
 
 def test_a_pil_image_that_is_not_changed_is_itself() -> None:

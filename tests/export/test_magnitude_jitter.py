@@ -55,8 +55,8 @@ def test_one_image_is_drawn_for_as_a_batch_is() -> None:
             assert (*one[:2], one.sign) == (*other[:2], other.sign)
             assert one.magnitude == pytest.approx(other.magnitude * (1 - 0.6 * 0.25))
     image = torch.randint(0, 256, (3, 16, 16), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    batch = FrozenPolicy(SPEC).apply(image[None], engine.draw([varied]))
-    assert torch.equal(engine.apply(image, varied), batch[0])
+    batch = FrozenPolicy(SPEC).augment(image[None], engine.draw([varied]))
+    assert torch.equal(engine.augment(image, varied), batch[0])
 
 
 @pytest.mark.parametrize("kind", ["class", "image"])

@@ -15,7 +15,7 @@ from PIL import Image
 from madao.export import export
 from madao.export.single_image import Step, from_pil, to_pil
 from madao.ops import OPERATIONS
-from madao.policy import Entry, PolicySpec
+from madao.policy import OperationParams, PolicySpec
 from tests.helpers.exported import GEOMETRIC, load, reference, single, uneven, with_swirl
 
 
@@ -27,7 +27,7 @@ def test_it_holds_what_the_policy_draws_and_nothing_else() -> None:
     assert "import math" not in text
     assert "ImageEnhance" not in text
     operations = OPERATIONS["Rotate"], OPERATIONS["Color"]
-    never = PolicySpec(operations, ((Entry(0.0, 1.0, 30.0), Entry(1.0, 0.5, 1.5)),))
+    never = PolicySpec(operations, ((OperationParams(0.0, 1.0, 30.0), OperationParams(1.0, 0.5, 1.5)),))
     assert "rotate" not in export(never, "python")
 
 

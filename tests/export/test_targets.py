@@ -15,7 +15,7 @@ from madao.export.albumentations import PolicyTransform as ForAlbumentations
 from madao.export.kornia import PolicyTransform as ForKornia
 from madao.export.torchvision import PolicyTransform as ForTorchvision
 from madao.ops import OPERATIONS
-from madao.policy import Entry, PolicySpec
+from madao.policy import OperationParams, PolicySpec
 from tests.helpers.exported import GEOMETRIC, single, uneven
 from tests.ops.test_targets import brute_force
 
@@ -27,9 +27,9 @@ CENTRE = ((BOX[0] + BOX[2]) / 2, (BOX[1] + BOX[3]) / 2)  # in pixels from edge t
 def turned_and_sheared() -> PolicySpec:
     """Two stages, so that their order shows."""
     operations = OPERATIONS["Rotate"], OPERATIONS["ShearX"], OPERATIONS["Invert"]
-    first = Entry(1.0, 1.0, 25.0), Entry(0.0, 1.0, 0.3), Entry(0.0, 1.0)
-    second = Entry(0.0, 1.0, 25.0), Entry(1.0, 1.0, 0.3), Entry(0.0, 1.0)
-    third = Entry(0.0, 1.0, 25.0), Entry(0.0, 1.0, 0.3), Entry(1.0, 0.0)
+    first = OperationParams(1.0, 1.0, 25.0), OperationParams(0.0, 1.0, 0.3), OperationParams(0.0, 1.0)
+    second = OperationParams(0.0, 1.0, 25.0), OperationParams(1.0, 1.0, 0.3), OperationParams(0.0, 1.0)
+    third = OperationParams(0.0, 1.0, 25.0), OperationParams(0.0, 1.0, 0.3), OperationParams(1.0, 0.0)
     return PolicySpec(operations, (first, second, third))
 
 
@@ -169,12 +169,12 @@ def test_kornia(name: str) -> None:
 def test_what_left_the_frame_is_gone_from_the_mask_too() -> None:
     """Out on one side and back: the image has lost what was pushed out, so the mask must have."""
     operations = (OPERATIONS["TranslateX"],)
-    spec = PolicySpec(operations, ((Entry(1.0, 1.0, 0.4),), (Entry(1.0, 1.0, 0.4),)))
+    spec = PolicySpec(operations, ((OperationParams(1.0, 1.0, 0.4),), (OperationParams(1.0, 1.0, 0.4),)))
     policy = ForTorchvision(spec).policy
     out, back = policy.steps([0.0, 0.0, 0.1, 0.0, 0.0, 0.9])
     assert (out.sign, back.sign) == (1.0, -1.0)
     ones = torch.ones(1, 20, 50)
-    image, mask = policy.apply(ones, (out, back)), policy.masks(ones, (out, back))
+    image, mask = policy.augment(ones, (out, back)), policy.masks(ones, (out, back))
     torch.testing.assert_close(image, mask, atol=1e-4, rtol=0)
     assert mask.sum() == 20 * 30
 

@@ -169,5 +169,5 @@ def test_batches_agree_with_frozen_policy_on_arrays_of_one_channel() -> None:
     draw = transform.policy.draw(steps)
     assert np.array_equal(draw.choice[:, 3], draw_of(steps[3]).choice[:, 0])
     torch.manual_seed(2)
-    assert torch.equal(transform(images), FrozenPolicy(spec).apply(images, draw))
+    assert torch.equal(transform(images), FrozenPolicy(spec).augment(images, draw))
     assert transform(images[:0]).shape == (0, 1, 9, 14)

@@ -13,7 +13,7 @@ from torch import Tensor
 from madao.cli import main
 from madao.ops import OPERATIONS, PAPER, Operation
 from madao.ops.geometric import Fill
-from madao.policy import Draw, Entry, FrozenPolicy, PolicySpec
+from madao.policy import Draw, FrozenPolicy, OperationParams, PolicySpec
 
 GEOMETRIC = [name for name in PAPER if OPERATIONS[name].geometric]
 _counter = itertools.count()
@@ -28,7 +28,9 @@ def uneven() -> PolicySpec:
         entries = []
         for i, operation in enumerate(operations):
             application = (0.0, 1.0, 0.35, 0.8)[(i + stage) % 4]
-            entries.append(Entry.rounded(operation, shares[i] / sum(shares), application, (i + 3 * stage + 1) / 21))
+            entries.append(
+                OperationParams.rounded(operation, shares[i] / sum(shares), application, (i + 3 * stage + 1) / 21)
+            )
         stages.append(tuple(entries))
     return PolicySpec(operations, tuple(stages))
 
@@ -36,7 +38,7 @@ def uneven() -> PolicySpec:
 def single(name: str, magnitude: float, fill: Fill = 0.0, application: float = 1.0) -> PolicySpec:
     """One operation, always applied."""
     operation = OPERATIONS[name]
-    return PolicySpec((operation,), ((Entry.rounded(operation, 1.0, application, magnitude),),), fill)
+    return PolicySpec((operation,), ((OperationParams.rounded(operation, 1.0, application, magnitude),),), fill)
 
 
 def write(spec: PolicySpec, target: str, folder: Path) -> Path:
@@ -73,7 +75,7 @@ def draw_of(steps: Sequence[Sequence[float]]) -> Draw:
 
 def reference(spec: PolicySpec, image: Tensor, steps: Sequence[Sequence[float]]) -> Tensor:
     """What `FrozenPolicy.apply` makes of one image."""
-    return FrozenPolicy(spec).apply(image[None], draw_of(steps))[0]
+    return FrozenPolicy(spec).augment(image[None], draw_of(steps))[0]
 
 
 def swirl(images: Tensor, value: Tensor, fill: Fill = 0.0) -> Tensor:
@@ -84,4 +86,4 @@ def swirl(images: Tensor, value: Tensor, fill: Fill = 0.0) -> Tensor:
 def with_swirl(application: float = 1.0) -> PolicySpec:
     """A policy with an operation that moves pixels nobody knows where to."""
     operation = Operation("Swirl", swirl, (0.0, 1.0), geometric=True)
-    return PolicySpec((operation,), ((Entry(1.0, application, 1.0),),))
+    return PolicySpec((operation,), ((OperationParams(1.0, application, 1.0),),))

@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from madao import ClassPolicy, Policy
-from madao.config.train import AugmentConfig, DataConfig, OuterConfig, TrainConfig, as_plain
+from madao.config.train import AugmentConfig, DataConfig, OuterConfig, TrainConfig, to_dict
 from madao.training.run.directory import RunDirectory
 
 
@@ -43,7 +43,7 @@ def write_run(
     }
     config = TrainConfig(**settings | changes)
     run = RunDirectory(path)
-    run.write("config.yaml", yaml.safe_dump(as_plain(config), sort_keys=False))
+    run.write("config.yaml", yaml.safe_dump(to_dict(config), sort_keys=False))
     run.write_environment(torch.device("cpu"))
     run.write_json("split.json", {"classes": ["cat & dog", "<b>owl</b>"], "mean": [0.5], "std": [0.2]})
     generator = np.random.default_rng(seed)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from madao.distributed.sampling import part_of
+from madao.distributed.sampling import shard_of
 from madao.hypergrad import (
     ClassMean,
     ConjugateGradient,
@@ -20,15 +20,15 @@ from madao.hypergrad import (
     Influence,
     LeaveOneOut,
     Neumann,
-    Ranks,
+    ProcessGroup,
     Relaxed,
     SameLoss,
     Unaugmented,
 )
-from madao.hypergrad.hypergradient import unread
+from madao.hypergrad.hypergradient import pending_hypergradient
 from madao.outer import policy_optimizer as outer_module
 from madao.outer.policy_optimizer import PolicyOptimizer
-from madao.policy import ClassPolicy, ImagePolicy, Policy, Standard
+from madao.policy import BaseAugmentation, ClassPolicy, ImagePolicy, Policy
 from madao.tasks import Classification
 from madao.training.inner_step import InnerStep
 
@@ -66,22 +66,22 @@ def network() -> nn.Module:
     ).double()
 
 
-def batch(number: int, count: int, ranks: Ranks) -> tuple[Tensor, Tensor]:
+def batch(number: int, count: int, ranks: ProcessGroup) -> tuple[Tensor, Tensor]:
     """This process's part of a batch."""
     generator = torch.Generator().manual_seed(number)
     images = torch.rand(count, 1, 8, 8, generator=generator, dtype=torch.float64)
     labels = torch.randint(0, 3, (count,), generator=generator)
-    place = part_of(count, ranks)
+    place = shard_of(count, ranks)
     return images[place.start : place.stop], labels[place.start : place.stop]
 
 
 def train(case: str) -> dict[str, Any]:
     """Sixty steps, an outer step at every third; what came of them."""
-    ranks, model = Ranks.current(), network()
+    ranks, model = ProcessGroup.current(), network()
     settings = dict(CASES[case])
     classes, looks = settings.pop("classes", None), settings.pop("looks", False)
     policy = (ImagePolicy(seed=1) if looks else ClassPolicy(classes, seed=1) if classes else Policy(seed=1)).double()
-    standard = Standard(padding=1, cutout=2, flip=True, seed=2)
+    standard = BaseAugmentation(padding=1, cutout=2, flip=True, seed=2)
     shared = DistributedDataParallel(model) if ranks.world > 1 else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     outer = PolicyOptimizer(
@@ -100,7 +100,7 @@ def train(case: str) -> dict[str, Any]:
         standard,
         policy,
         accumulate=2,
-        place=part_of(BATCH, ranks),
+        place=shard_of(BATCH, ranks),
         world=ranks.world,
     )
     seen: list[dict[str, Any]] = []
@@ -113,7 +113,7 @@ def train(case: str) -> dict[str, Any]:
 
     def spied(*arguments: Any, **settings: Any) -> Any:
         before = summed[0]
-        found = unread(*arguments, **{**settings, "keep": True})
+        found = pending_hypergradient(*arguments, **{**settings, "keep": True})
         numbers = {"numbers": found.numbers, "summed": summed[0] - before}
         seen.append({"q": found.solution, "grads": found.grads, **numbers})
         return found
@@ -130,11 +130,11 @@ def train(case: str) -> dict[str, Any]:
     return {"seen": seen, "weights": model.state_dict(), "policy": dict(policy.named_parameters())}
 
 
-def after(standard: Standard) -> Any:
+def after(standard: BaseAugmentation) -> Any:
     return functools.partial(_after, standard)
 
 
-def _after(standard: Standard, images: Tensor, hole_y: Tensor, hole_x: Tensor) -> Tensor:
+def _after(standard: BaseAugmentation, images: Tensor, hole_y: Tensor, hole_x: Tensor) -> Tensor:
     return standard.after_policy(images, hole_y, hole_x)
 
 

@@ -10,9 +10,9 @@ from madao.hypergrad import (
     DoubleBackward,
     FiniteDifference,
     ForwardOverReverse,
+    FunctionalModel,
     Neumann,
     Problem,
-    PureModel,
     Relaxed,
     hypergradient,
 )
@@ -59,7 +59,7 @@ def test_implicit_gradient_equals_central_differences_of_the_retrained_head() ->
 
     def inputs() -> Tensor:
         draw = chosen.sample(images, torch.Generator().manual_seed(11), relaxed=True)
-        return chosen.apply(images, draw)
+        return chosen.augment(images, draw)
 
     def inner(head: Tensor, x: Tensor) -> Tensor:
         return F.cross_entropy(features(x) @ head.reshape(16, 10), labels)
@@ -103,14 +103,14 @@ def gradients(dtype: torch.dtype, kind: SecondOrder) -> Tensor:
     double = policy().sample(images, torch.Generator().manual_seed(1))
     magnitude = chosen.magnitude.gather(1, double.choice)
     draw = Draw(double.choice, double.applied, magnitude, double.sign.to(dtype))
-    pure_inner, pure_outer = PureModel(model, "train"), PureModel(model, "eval")
+    pure_inner, pure_outer = FunctionalModel(model, "train"), FunctionalModel(model, "eval")
     result = hypergradient(
         Problem(
             pure_inner.params,
             (chosen.magnitude_logits,),
             lambda p, x: F.cross_entropy(pure_inner(p, x), labels),
             lambda p, _: F.cross_entropy(pure_outer(p, validation.to(dtype)), validation_labels),
-            inputs=chosen.apply(images.to(dtype), draw),
+            inputs=chosen.augment(images.to(dtype), draw),
         ),
         Neumann(5, 1e-2),
         kind,

@@ -19,8 +19,8 @@ from madao.hypergrad import (
     Status,
     Unrolled,
     hypergradient,
+    pytree,
 )
-from madao.hypergrad import pytree as vector
 from madao.hypergrad.hypergradient import LinearSolver
 
 
@@ -130,7 +130,7 @@ def test_nothing_to_do_is_converged() -> None:
 
 def test_half_precision_lengths_do_not_underflow() -> None:
     small = (torch.full((2,), 1e-4, dtype=torch.float16),)
-    assert float(vector.dot(small, small)) == pytest.approx(2e-8, rel=1e-2)
+    assert float(pytree.dot(small, small)) == pytest.approx(2e-8, rel=1e-2)
 
 
 def test_every_status_says_what_to_do() -> None:
@@ -166,6 +166,6 @@ def test_a_product_that_is_not_a_number_is_not_passed_over() -> None:
 
 @pytest.mark.parametrize("value", [1e-24, 1e20])
 def test_norms_keep_the_range_of_float64(value: float) -> None:
-    assert float(vector.norm((torch.full((4,), value),))) == pytest.approx(2 * value, rel=1e-6)
-    assert vector.norm((torch.ones(4), torch.ones(12, dtype=torch.float64))).dtype == torch.float64
-    assert float(vector.norm((torch.full((2**12,), 1.0, dtype=torch.bfloat16),))) == 64
+    assert float(pytree.norm((torch.full((4,), value),))) == pytest.approx(2 * value, rel=1e-6)
+    assert pytree.norm((torch.ones(4), torch.ones(12, dtype=torch.float64))).dtype == torch.float64
+    assert float(pytree.norm((torch.full((2**12,), 1.0, dtype=torch.bfloat16),))) == 64

@@ -15,12 +15,12 @@ from madao.hypergrad import (
     DoubleBackward,
     FiniteDifference,
     ForwardOverReverse,
+    FunctionalModel,
     GaussNewton,
     Influence,
     LeaveOneOut,
     Neumann,
     Problem,
-    PureModel,
     Relaxed,
     SameLoss,
     Term,
@@ -40,9 +40,11 @@ PARTS = [slice(0, 4), slice(4, 8), slice(8, 12)]
 KINDS: list[SecondOrder] = [ForwardOverReverse(), DoubleBackward(), Traced()]
 
 
-def pure() -> PureModel:
+def pure() -> FunctionalModel:
     torch.manual_seed(0)
-    return PureModel(nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(64, 3)).double(), "eval")
+    return FunctionalModel(
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(64, 3)).double(), "eval"
+    )
 
 
 MODEL = pure()

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import madao
-from madao.hypergrad import Place, Ranks
-from madao.integrations.loop_adapter import PolicyLearner
+from madao.hypergrad import ProcessGroup, Shard
+from madao.integrations.loop_adapter import LoopAdapter
 from tests.helpers.launching import ended, started, torchrun
 
 SCRIPT = str(Path(__file__).with_name("processes.py"))
@@ -52,7 +52,7 @@ def test_a_policy_that_looks_at_images_looks_alike_in_all_processes(monkeypatch:
     """The first has one image and waits for more, and with it the second, which has two from the start."""
     told: list[list[Tensor]] = []
 
-    def as_the_first(ranks: Ranks, tensors: Iterable[Tensor]) -> None:
+    def broadcast_(ranks: ProcessGroup, tensors: Iterable[Tensor]) -> None:
         found = list(tensors)
         if ranks.first:
             told.append([tensor.detach().clone() for tensor in found])
@@ -60,15 +60,15 @@ def test_a_policy_that_looks_at_images_looks_alike_in_all_processes(monkeypatch:
             for tensor, value in zip(found, told.pop(0), strict=True):
                 tensor.data.copy_(value)
 
-    monkeypatch.setattr(Ranks, "as_the_first", as_the_first)
-    monkeypatch.setattr(Ranks, "told", lambda _, value: value)
-    monkeypatch.setattr(Ranks, "gathered", lambda _, values, place: values)
-    monkeypatch.setattr(Ranks, "places", lambda _, counts, device: [Place.alone(count) for count in counts])
+    monkeypatch.setattr(ProcessGroup, "broadcast_", broadcast_)
+    monkeypatch.setattr(ProcessGroup, "broadcast_object", lambda _, value: value)
+    monkeypatch.setattr(ProcessGroup, "all_gather", lambda _, values, place: values)
+    monkeypatch.setattr(ProcessGroup, "places", lambda _, counts, device: [Shard.alone(count) for count in counts])
     policies, seen = [], []
     for rank in range(2):
-        monkeypatch.setattr(Ranks, "current", lambda rank=rank: Ranks(rank, 2))
+        monkeypatch.setattr(ProcessGroup, "current", lambda rank=rank: ProcessGroup(rank, 2))
         policy = madao.ImagePolicy(seed=rank)
-        learner = PolicyLearner(policy, 0, 1, None, None, {})
+        learner = LoopAdapter(policy, 0, 1, None, None, {})
         learner.start(nn.Linear(1, 1))
         generator = torch.Generator().manual_seed(rank)
         for count in (1 + rank, 6, 6):
@@ -86,13 +86,13 @@ def test_a_policy_that_looks_at_images_looks_alike_in_all_processes(monkeypatch:
 
 def test_images_that_are_kept_are_forgotten_by_all_processes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of five images one process has three and one two. Yet both keep as many batches, as checkpoints ask them to."""
-    for name in ("as_the_first", "told"):
-        monkeypatch.setattr(Ranks, name, lambda _, value: value)
+    for name in ("broadcast_", "broadcast_object"):
+        monkeypatch.setattr(ProcessGroup, name, lambda _, value: value)
     kept = [[torch.rand(5, 1, 4, 4), torch.arange(5)] for _ in range(3)]
     lengths = []
     for rank in range(2):
-        monkeypatch.setattr(Ranks, "current", lambda rank=rank: Ranks(rank, 2))
-        learner = PolicyLearner(madao.Policy(), 0, 1, 11, None, {})
+        monkeypatch.setattr(ProcessGroup, "current", lambda rank=rank: ProcessGroup(rank, 2))
+        learner = LoopAdapter(madao.Policy(), 0, 1, 11, None, {})
         learner.load_state_dict({"policy": learner.policy.state_dict(), "outer": None, "kept": kept})
         learner.start(nn.Linear(1, 1))
         assert [len(targets) for _, targets, _ in learner._kept] == [3 - rank] * 3

@@ -29,7 +29,7 @@ def test_a_registered_operation_is_one_like_the_others(registered: Operation) ->
     policy = Policy(operations=[*PAPER, "Gamma"])
     assert sum(p.numel() for p in policy.parameters()) == 2 * (15 + 15 + 12)
     images = torch.rand(64, 3, 6, 6, generator=torch.Generator().manual_seed(0))
-    policy.apply(images, policy.sample(images, relaxed=True)).sum().backward()
+    policy.augment(images, policy.sample(images, relaxed=True)).sum().backward()
     assert policy.magnitude_logits.grad is not None
     assert (policy.magnitude_logits.grad[:, -1] != 0).all()
     assert PolicySpec.loads(policy.spec().dumps()) == policy.spec()

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.ops import OPERATIONS, Operation, geometric
-from madao.ops import targets as along
+from madao.ops import OPERATIONS, Operation, geometric, targets
 
 GEOMETRIC = [name for name, operation in OPERATIONS.items() if operation.geometric]
 SIZES = [(23, 41), (40, 17), (1, 9), (16, 16)]
@@ -46,7 +45,7 @@ def parameter(name: str, magnitude: float, sign: float) -> tuple[Tensor, Tensor,
 
 
 def matrix_of(name: str, magnitude: float, sign: float, height: int, width: int) -> Tensor:
-    found = along.matrix(OPERATIONS[name], torch.tensor([magnitude]), torch.tensor([sign]), height, width)
+    found = targets.matrix(OPERATIONS[name], torch.tensor([magnitude]), torch.tensor([sign]), height, width)
     assert found is not None
     return found
 
@@ -58,7 +57,7 @@ def test_masks_equal_a_search_pixel_by_pixel(name: str, size: tuple[int, int]) -
     mask = torch.randint(-(2**62), 2**62, (2, *size), generator=generator)
     for magnitude, sign in STRENGTHS:
         _, _, value = parameter(name, magnitude, sign)
-        moved = along.move_masks(mask[None], matrix_of(name, magnitude, sign, *size))[0]
+        moved = targets.move_masks(mask[None], matrix_of(name, magnitude, sign, *size))[0]
         expected, sure = brute_force(name, mask, value)
         assert torch.equal(moved[:, sure], expected[:, sure]), (magnitude, sign)
         assert sure.float().mean() > 0.5
@@ -70,7 +69,7 @@ def test_masks_equal_a_search_pixel_by_pixel(name: str, size: tuple[int, int]) -
 def test_masks_of_any_dtype(dtype: torch.dtype) -> None:
     values = torch.tensor([[0, 1, 2], [3, 250, 255]])
     mask = values.to(dtype) if not dtype.is_floating_point else values.to(dtype) * math.pi - 1e9
-    moved = along.move_masks(mask[None], matrix_of("TranslateX", 1 / 1.35, 1.0, 2, 3))[0]  # one pixel to the left
+    moved = targets.move_masks(mask[None], matrix_of("TranslateX", 1 / 1.35, 1.0, 2, 3))[0]  # one pixel to the left
     assert moved.dtype == dtype
     assert moved[:, :2].tolist() == mask[:, 1:].tolist()
     assert moved[:, 2].tolist() == torch.zeros(2).to(dtype).tolist()
@@ -83,7 +82,7 @@ def test_points_go_back_to_where_the_output_reads(name: str, size: tuple[int, in
     points = torch.tensor([[0.0, 0.0], [3.5, 0.5], [width, height], [-7, 100]], dtype=torch.float64)
     for magnitude, sign in STRENGTHS:
         _, _, value = parameter(name, magnitude, sign)
-        moved = along.move_points(points[None], matrix_of(name, magnitude, sign, *size), *size)[0]
+        moved = targets.move_points(points[None], matrix_of(name, magnitude, sign, *size), *size)[0]
         back = [PLACES[name](x, y, value, *size) for x, y in moved.tolist()]
         torch.testing.assert_close(torch.tensor(back, dtype=torch.float64), points, atol=1e-9, rtol=0)
 
@@ -94,9 +93,9 @@ def test_boxes_hold_their_moved_corners(name: str) -> None:
     box = torch.tensor([[5.0, 7.0, 12.0, 20.0]], dtype=torch.float64)
     matrix = matrix_of(name, 0.8, -1.0, *size)
     corners = torch.tensor([[5, 7], [12, 7], [5, 20], [12, 20]], dtype=torch.float64)
-    moved = along.move_points(corners[None], matrix, *size)[0]
+    moved = targets.move_points(corners[None], matrix, *size)[0]
     expected = torch.cat([moved.amin(0), moved.amax(0)])
-    torch.testing.assert_close(along.move_boxes(box[None], matrix, *size)[0, 0], expected)
+    torch.testing.assert_close(targets.move_boxes(box[None], matrix, *size)[0, 0], expected)
 
 
 @pytest.mark.parametrize("name", GEOMETRIC)
@@ -116,8 +115,8 @@ def swirl(images: Tensor, value: Tensor, fill: float = 0.0) -> Tensor:
 def test_an_operation_that_moves_pixels_without_a_matrix_says_so() -> None:
     operation = Operation("Swirl", swirl, (0.0, 1.0), geometric=True)
     with pytest.raises(ValueError, match=r"Swirl moves pixels but has no matrix.*register, or augment the image alone"):
-        along.matrix(operation, torch.ones(1), torch.ones(1), 4, 4)
-    assert along.matrix(OPERATIONS["Invert"], torch.ones(1), torch.ones(1), 4, 4) is None
+        targets.matrix(operation, torch.ones(1), torch.ones(1), 4, 4)
+    assert targets.matrix(OPERATIONS["Invert"], torch.ones(1), torch.ones(1), 4, 4) is None
 
 
 def test_a_matrix_without_a_range_gets_zero() -> None:
@@ -126,10 +125,10 @@ def test_a_matrix_without_a_range_gets_zero() -> None:
         return torch.tensor([[-1.0, 0, 0], [0, 1, 0]]).repeat(len(value), 1, 1)
 
     operation = Operation("Flip", lambda images, fill: images.flip(-1), geometric=True, matrix=flip)
-    matrix = along.matrix(operation, torch.ones(2), torch.ones(2), 4, 6)
+    matrix = targets.matrix(operation, torch.ones(2), torch.ones(2), 4, 6)
     assert matrix is not None
     mask = torch.arange(48).reshape(2, 4, 6)
-    assert torch.equal(along.move_masks(mask, matrix), mask.flip(-1))
+    assert torch.equal(targets.move_masks(mask, matrix), mask.flip(-1))
 
 
 def test_a_matrix_belongs_to_a_geometric_operation() -> None:

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.outer.cuda_graph import Recorder
+from madao.outer.cuda_graph import CudaGraphRunner
 
 
 @pytest.fixture(autouse=True)
 def without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls before a recording run as they are, and a recording fails."""
 
-    def aside(recorder: Recorder[Any], key: Any, tensors: tuple[Tensor, ...]) -> Any:
+    def aside(recorder: CudaGraphRunner[Any], key: Any, tensors: tuple[Tensor, ...]) -> Any:
         return recorder.function(key, tensors)
 
     def fail(*_: Any) -> None:
@@ -23,8 +23,8 @@ def without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(Recorder, "_aside", aside)
-    monkeypatch.setattr(Recorder, "_record", fail)
+    monkeypatch.setattr(CudaGraphRunner, "_aside", aside)
+    monkeypatch.setattr(CudaGraphRunner, "_record", fail)
 
 
 def double(key: float, tensors: tuple[Tensor, ...]) -> Tensor:
@@ -33,7 +33,7 @@ def double(key: float, tensors: tuple[Tensor, ...]) -> Tensor:
 
 def test_what_cannot_be_recorded_goes_on_as_it_is_and_says_so_once() -> None:
     said: list[str] = []
-    recorder = Recorder(double, "training steps", [], said.append, before=2)
+    recorder = CudaGraphRunner(double, "training steps", [], said.append, before=2)
     for number in range(5):
         assert recorder(2.0, (torch.tensor([float(number)]),)).item() == 2 * number
         assert len(said) == (number > 1)
@@ -48,7 +48,7 @@ def test_errors_of_the_function_itself_are_errors() -> None:
         raise ValueError("no such label")
 
     with pytest.raises(ValueError, match="no such label"):
-        Recorder(broken, "training steps", [], print)(0, (torch.zeros(1),))
+        CudaGraphRunner(broken, "training steps", [], print)(0, (torch.zeros(1),))
 
 
 def test_another_way_takes_over_with_nothing_left_of_the_first() -> None:
@@ -64,7 +64,7 @@ def test_another_way_takes_over_with_nothing_left_of_the_first() -> None:
         assert left[0]() is None, "the failed call's tensors are still there"
         return float(tensors[0].sum())
 
-    recorder = Recorder(large, "outer steps", [], said.append, otherwise=small)
+    recorder = CudaGraphRunner(large, "outer steps", [], said.append, otherwise=small)
     assert recorder(0, (torch.ones(3),)) == 3
     assert recorder(0, (torch.ones(4),)) == 4
     assert len(left) == len(said) == 1
@@ -77,17 +77,17 @@ def test_what_is_forgotten_is_recorded_again_at_its_next_call(monkeypatch: pytes
         def replay(self) -> None:
             did.append("replay")
 
-    def aside(recorder: Recorder[Any], key: Any, tensors: tuple[Tensor, ...]) -> Any:
+    def aside(recorder: CudaGraphRunner[Any], key: Any, tensors: tuple[Tensor, ...]) -> Any:
         did.append("aside")
         return recorder.function(key, tensors)
 
-    def record(recorder: Recorder[Any], key: Any, recording: Any) -> None:
+    def record(recorder: CudaGraphRunner[Any], key: Any, recording: Any) -> None:
         did.append("record")
         recording.graph, recording.result = Graph(), recorder.function(key, recording.static)
 
-    monkeypatch.setattr(Recorder, "_aside", aside)
-    monkeypatch.setattr(Recorder, "_record", record)
-    recorder = Recorder(double, "outer steps", [], pytest.fail, before=1)
+    monkeypatch.setattr(CudaGraphRunner, "_aside", aside)
+    monkeypatch.setattr(CudaGraphRunner, "_record", record)
+    recorder = CudaGraphRunner(double, "outer steps", [], pytest.fail, before=1)
     for _ in range(3):
         recorder(2.0, (torch.ones(1),))
     recorder.forget()
@@ -98,7 +98,7 @@ def test_what_is_forgotten_is_recorded_again_at_its_next_call(monkeypatch: pytes
 
 def test_inputs_that_never_come_again_are_not_recorded() -> None:
     said: list[str] = []
-    recorder = Recorder(double, "outer steps", [], said.append, otherwise=double)
+    recorder = CudaGraphRunner(double, "outer steps", [], said.append, otherwise=double)
     for number in range(20):
         assert torch.equal(recorder(1.0, (torch.ones(number + 1),)), torch.ones(number + 1))
     assert len(said) == 1
@@ -113,7 +113,7 @@ def test_tensors_are_copied_to_where_they_were_first() -> None:
         places.update(tensor.data_ptr() for tensor in tensors)
         return float(tensors[0].sum() + tensors[1].sum())
 
-    recorder = Recorder(note, "outer steps", [], print, before=9)
+    recorder = CudaGraphRunner(note, "outer steps", [], print, before=9)
     for number in range(4):
         assert recorder(0, (torch.full((2,), float(number)), torch.tensor([number]))) == 3 * number
     assert len(places) == 2

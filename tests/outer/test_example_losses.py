@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from madao.hypergrad import Place
-from madao.outer.example_losses import Passes, augmented_examples, per_example, validation_examples
+from madao.hypergrad import Shard
+from madao.outer.example_losses import Microbatches, augmented_examples, per_example, validation_examples
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,8 @@ from madao.outer.example_losses import Passes, augmented_examples, per_example, 
 )
 def test_parts(count: int, smooth: int, microbatch: int | None, sizes: list[int], derived: int) -> None:
     images, labels = torch.rand(count, 3, 2, 2), torch.arange(count)
-    passes = Passes(per_example(F.cross_entropy), nn.Flatten(), microbatch, None, 0)
-    places = Place(0, count, 2 * count), Place(0, smooth, 2 * smooth)  # as where another process has as many
+    passes = Microbatches(per_example(F.cross_entropy), nn.Flatten(), microbatch, None, 0)
+    places = Shard(0, count, 2 * count), Shard(0, smooth, 2 * smooth)  # as where another process has as many
     terms = passes.terms("eval", augmented_examples(0, labels), *places)
     given = [term.of((images,)) for term in terms if term.of is not None]
     assert [len(part[0]) for part in given] == sizes

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from madao.outer import cuda_graph as module
-from madao.outer.cuda_graph import Recorder, SharedMemory
+from madao.outer.cuda_graph import CudaGraphRunner, GraphPool
 
 
 class _Graph:
@@ -65,17 +65,17 @@ def did(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return happened
 
 
-def recorder(name: str, did: list[str], memory: SharedMemory, before: int = 1) -> Recorder[int]:
+def recorder(name: str, did: list[str], memory: GraphPool, before: int = 1) -> CudaGraphRunner[int]:
     def function(key: int, _: tuple[Tensor, ...]) -> int:
         did.append(name)
         if key < 0:
             raise RuntimeError("the host waited")
         return key
 
-    return Recorder(function, name, [], did.append, memory, before=before)
+    return CudaGraphRunner(function, name, [], did.append, memory, before=before)
 
 
-def called(recorder: Recorder[int], key: int, did: list[str]) -> list[str]:
+def called(recorder: CudaGraphRunner[int], key: int, did: list[str]) -> list[str]:
     """What a call does."""
     del did[:]
     assert recorder(key, (torch.zeros(1),)) == key
@@ -83,7 +83,7 @@ def called(recorder: Recorder[int], key: int, did: list[str]) -> list[str]:
 
 
 def test_a_call_before_its_recording_takes_the_place_of_the_graphs(did: list[str]) -> None:
-    memory = SharedMemory()
+    memory = GraphPool()
     inner, outer = recorder("inner", did, memory), recorder("outer", did, memory)
     assert called(inner, 1, did) == ["inner"]
     assert called(inner, 1, did) == ["in 1", "inner"]
@@ -94,7 +94,7 @@ def test_a_call_before_its_recording_takes_the_place_of_the_graphs(did: list[str
 
 
 def test_what_is_recorded_for_the_first_time_has_the_pool_for_itself_and_the_others_follow(did: list[str]) -> None:
-    memory = SharedMemory()
+    memory = GraphPool()
     inner, outer = recorder("inner", did, memory, before=0), recorder("outer", did, memory, before=0)
     assert called(inner, 1, did) == ["in 1", "inner"]
     assert called(outer, 2, did) == ["waited", "in 2", "outer"]
@@ -106,7 +106,7 @@ def test_what_is_recorded_for_the_first_time_has_the_pool_for_itself_and_the_oth
 
 
 def test_a_recording_that_fails_leaves_the_others_another_pool(did: list[str]) -> None:
-    memory = SharedMemory()
+    memory = GraphPool()
     inner, outer = recorder("inner", did, memory, before=0), recorder("outer", did, memory, before=0)
     called(inner, 1, did)
     del did[:]
@@ -118,6 +118,6 @@ def test_a_recording_that_fails_leaves_the_others_another_pool(did: list[str]) -
 
 
 def test_memory_that_holds_no_graph_is_not_waited_for(did: list[str]) -> None:
-    memory = SharedMemory()
+    memory = GraphPool()
     memory.release()
     assert did == []

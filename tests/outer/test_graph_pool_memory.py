@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.outer.cuda_graph import Recorder, SharedMemory
-from madao.training.allocator import let_go
+from madao.outer.cuda_graph import CudaGraphRunner, GraphPool
+from madao.training.allocator import empty_caches
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -22,11 +22,11 @@ def large(key: float, tensors: tuple[Tensor, ...]) -> Tensor:
 
 
 def test_a_call_before_its_recording_takes_no_memory_beside_that_of_other_graphs() -> None:
-    memory, start = SharedMemory(), torch.ones((), device="cuda")
-    first, second = (Recorder(large, name, [], pytest.fail, memory, before=1) for name in ("first", "second"))
+    memory, start = GraphPool(), torch.ones((), device="cuda")
+    first, second = (CudaGraphRunner(large, name, [], pytest.fail, memory, before=1) for name in ("first", "second"))
     for _ in range(3):
         assert float(first(2.0, (start,))) == 2.0
-    let_go()
+    empty_caches()
     torch.cuda.reset_peak_memory_stats()
     held = torch.cuda.memory_reserved()
     for number in range(4):
@@ -36,9 +36,9 @@ def test_a_call_before_its_recording_takes_no_memory_beside_that_of_other_graphs
 
 
 def test_what_was_released_is_given_back_and_recorded_again() -> None:
-    memory, start = SharedMemory(), torch.ones((), device="cuda")
-    recorder = Recorder(large, "first", [], pytest.fail, memory, before=1)
-    let_go()
+    memory, start = GraphPool(), torch.ones((), device="cuda")
+    recorder = CudaGraphRunner(large, "first", [], pytest.fail, memory, before=1)
+    empty_caches()
     held = torch.cuda.memory_reserved()
     for number in range(3):
         result = recorder(2.0, (start + number,))
@@ -46,7 +46,7 @@ def test_what_was_released_is_given_back_and_recorded_again() -> None:
     memory.release()
     assert float(result) == 6.0, "what a graph returned is whole although the graph is gone"
     del result
-    let_go()
+    empty_caches()
     assert torch.cuda.memory_reserved() - held < 2**24
     for number in range(3):
         assert float(recorder(2.0, (start + number,))) == 2.0 * (1 + number)
@@ -54,8 +54,8 @@ def test_what_was_released_is_given_back_and_recorded_again() -> None:
 
 
 def test_what_is_recorded_first_makes_room_and_the_others_follow() -> None:
-    memory, start = SharedMemory(), torch.ones((), device="cuda")
-    first, second = (Recorder(large, name, [], pytest.fail, memory, before=0) for name in ("first", "second"))
+    memory, start = GraphPool(), torch.ones((), device="cuda")
+    first, second = (CudaGraphRunner(large, name, [], pytest.fail, memory, before=0) for name in ("first", "second"))
     first(2.0, (start,))
     before = memory.pool
     second(3.0, (start,))
@@ -70,12 +70,12 @@ def test_what_is_recorded_first_makes_room_and_the_others_follow() -> None:
 def test_a_recording_that_failed_does_not_end_the_process() -> None:
     code = """
 import torch
-from madao.outer.cuda_graph import Recorder, SharedMemory
+from madao.outer.cuda_graph import CudaGraphRunner, GraphPool
 
 def waits(key, tensors):
     return tensors[0] * float(tensors[0].sum())
 
-recorder = Recorder(waits, "steps", [], print, SharedMemory(), before=1)
+recorder = CudaGraphRunner(waits, "steps", [], print, GraphPool(), before=1)
 for _ in range(3):
     result = recorder(0, (torch.ones(4, device="cuda"),))
 print(result.tolist())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from madao.outer.policy_adam import PolicyAdam
 
 
-def stepped(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, gradients: Tensor) -> None:
+def after_step(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, gradients: Tensor) -> None:
     for gradient in gradients:
         parameter.grad = gradient.clone()
         optimizer.step()
@@ -21,8 +21,8 @@ def stepped(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, gradients
 def test_without_a_pull_it_is_adam_without_momentum() -> None:
     gradients = torch.randn(20, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     mine, theirs = (nn.Parameter(torch.linspace(-1, 1, 5, dtype=torch.float64)) for _ in range(2))
-    stepped(PolicyAdam([mine], 0.1), mine, gradients)
-    stepped(torch.optim.Adam([theirs], lr=0.1, betas=(0.0, 0.99)), theirs, gradients)
+    after_step(PolicyAdam([mine], 0.1), mine, gradients)
+    after_step(torch.optim.Adam([theirs], lr=0.1, betas=(0.0, 0.99)), theirs, gradients)
     assert torch.equal(mine, theirs)
 
 
@@ -30,7 +30,7 @@ def test_its_equation_step_by_step() -> None:
     gradients = torch.randn(30, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     start = torch.tensor([0.5, 0.0, -2.0, 3.0], dtype=torch.float64)
     parameter = nn.Parameter(start.clone())
-    stepped(PolicyAdam([parameter], 0.2, pull=0.7), parameter, gradients)
+    after_step(PolicyAdam([parameter], 0.2, pull=0.7), parameter, gradients)
     expected, square = start.clone(), torch.zeros(4, dtype=torch.float64)
     for count, gradient in enumerate(gradients, 1):
         square = 0.99 * square + 0.01 * gradient**2
@@ -44,7 +44,7 @@ def test_a_logit_moves_as_far_as_there_is_evidence(ratio: float) -> None:
     """Gradients of mean `ratio` in deviations: φ ends about φ₀ − m / λ, m = ratio / √(1 + ratio²)."""
     noise = torch.randn(1200, 400, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     parameter = nn.Parameter(torch.ones(400, dtype=torch.float64))
-    stepped(PolicyAdam([parameter], 0.05, pull=0.5), parameter, 1e-3 * (ratio + noise))
+    after_step(PolicyAdam([parameter], 0.05, pull=0.5), parameter, 1e-3 * (ratio + noise))
     moved = parameter.detach() - 1
     assert moved.mean().item() == pytest.approx(-ratio / math.sqrt(1 + ratio**2) / 0.5, abs=0.05)
     # What is left of the noise, a gradient's share of which is 1 / √(1 + ratio²).
@@ -68,27 +68,27 @@ def test_the_rate_of_the_moment_counts_and_what_has_no_gradient_stays() -> None:
 def test_it_goes_on_from_a_saved_state_wherever_the_policy_is_by_then() -> None:
     gradients = torch.randn(20, 3, generator=torch.Generator().manual_seed(3))
     whole = nn.Parameter(torch.zeros(3))
-    stepped(PolicyAdam([whole], 0.1, pull=1.0), whole, gradients)
+    after_step(PolicyAdam([whole], 0.1, pull=1.0), whole, gradients)
     first = nn.Parameter(torch.zeros(3))
     before = PolicyAdam([first], 0.1, pull=1.0)
-    stepped(before, first, gradients[:9])
+    after_step(before, first, gradients[:9])
     second = nn.Parameter(first.detach().clone())
     after = PolicyAdam([second], 0.1, pull=1.0)
     after.load_state_dict(before.state_dict())
-    stepped(after, second, gradients[9:])
+    after_step(after, second, gradients[9:])
     assert torch.equal(whole, second)
 
 
 def test_a_state_of_plain_adam_can_be_gone_on_from() -> None:
     parameter = nn.Parameter(torch.zeros(3))
     plain = torch.optim.Adam([parameter], lr=0.1, betas=(0.0, 0.99))
-    stepped(plain, parameter, torch.ones(2, 3))
+    after_step(plain, parameter, torch.ones(2, 3))
     optimizer = PolicyAdam([parameter], 0.1, pull=1.0)
     optimizer.load_state_dict(plain.state_dict())
     here = parameter.detach().clone()
     with torch.no_grad():
         parameter.add_(1.0)
-    stepped(optimizer, parameter, torch.zeros(1, 3))
+    after_step(optimizer, parameter, torch.zeros(1, 3))
     torch.testing.assert_close(parameter.detach(), here + 0.9)
 
 
@@ -97,11 +97,11 @@ def test_a_copy_goes_on_as_the_original(again: Callable[[PolicyAdam], PolicyAdam
     gradients = torch.randn(20, 3, generator=torch.Generator().manual_seed(4))
     parameter = nn.Parameter(torch.zeros(3))
     optimizer = PolicyAdam([parameter], 0.1, pull=1.0)
-    stepped(optimizer, parameter, gradients[:9])
+    after_step(optimizer, parameter, gradients[:9])
     other = again(optimizer)
     (twin,) = other.param_groups[0]["params"]
-    stepped(optimizer, parameter, gradients[9:])
-    stepped(other, twin, gradients[9:])
+    after_step(optimizer, parameter, gradients[9:])
+    after_step(other, twin, gradients[9:])
     assert torch.equal(parameter, twin)
 
 

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from madao import Policy, PolicyOptimizer
 from madao.hypergrad import (
     Deflated,
+    FunctionalModel,
     Identity,
     Influence,
     LeaveOneOut,
     Neumann,
     Problem,
-    PureModel,
     Relaxed,
     SameExample,
     Status,
@@ -25,7 +25,7 @@ from madao.hypergrad import (
     Unrolled,
     hypergradient,
 )
-from madao.hypergrad.hypergradient import unread
+from madao.hypergrad.hypergradient import pending_hypergradient
 
 GENERATOR = torch.Generator().manual_seed(0)
 TRAIN = torch.rand(24, 1, 8, 8, generator=GENERATOR), torch.randint(0, 3, (24,), generator=GENERATOR)
@@ -92,7 +92,7 @@ def test_the_gradient_is_that_of_the_estimator(estimator: Any) -> None:
     """Against the problem written out by hand: a relaxed draw for the one, a scored and pathwise one for the other."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 6, 3), nn.Tanh(), nn.Flatten(), nn.Linear(216, 3))
-    pure = PureModel(model)
+    pure = FunctionalModel(model)
     policy, other = Policy(seed=4), Policy(seed=4)
     optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
     outer = PolicyOptimizer(policy, model, every=1, optimizer=optimizer, solver=Identity(1.0), estimator=estimator)
@@ -106,7 +106,7 @@ def test_the_gradient_is_that_of_the_estimator(estimator: Any) -> None:
         tuple(other.parameters()),
         lambda p, x: F.cross_entropy(pure(p, x), TRAIN[1], reduction="none"),
         lambda p, _: F.cross_entropy(pure(p, VALIDATION[0]), VALIDATION[1]),
-        inputs=other.apply(TRAIN[0], draw),
+        inputs=other.augment(TRAIN[0], draw),
         log_prob=other.effect_log_prob(draw),
     )
     expected = hypergradient(problem, Identity(1.0), estimator=estimator).grads
@@ -387,7 +387,7 @@ def test_what_is_deflated_by_is_another_draw_than_what_is_scored(monkeypatch: py
 
     def note(problem: Problem, *arguments: Any, **settings: Any) -> Any:
         problems.append(problem)
-        return unread(problem, *arguments, **settings)
+        return pending_hypergradient(problem, *arguments, **settings)
 
     monkeypatch.setattr("madao.outer.policy_optimizer.unread", note)
     build().step(TRAIN, VALIDATION)

@@ -16,25 +16,25 @@ from madao.hypergrad import (
     Influence,
     LeaveOneOut,
     Neumann,
-    Place,
     Relaxed,
     SameLoss,
+    Shard,
     Traced,
     Unaugmented,
 )
 from madao.hypergrad.autodiff.functional_model import Mode
 from madao.hypergrad.autodiff.traced import UntraceableError
-from madao.outer.cuda_graph import Recorder
+from madao.outer.cuda_graph import CudaGraphRunner
 from madao.outer.example_losses import augmented_examples
 from madao.outer.gradient_history import Recent
-from madao.outer.outer_step import Asked
+from madao.outer.outer_step import OuterRequest
 from madao.outer.policy_optimizer import PolicyOptimizer
-from madao.policy import Policy, Standard
+from madao.policy import BaseAugmentation, Policy
 from madao.training.precision import full_precision
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 needs_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
-STANDARD = Standard(padding=1, cutout=4, mean=(0.5,) * 3, std=(0.25,) * 3)
+STANDARD = BaseAugmentation(padding=1, cutout=4, mean=(0.5,) * 3, std=(0.25,) * 3)
 CASES: dict[str, dict[str, Any]] = {
     "relaxed, neumann": {"estimator": Relaxed(), "solver": Neumann(3, 0.01)},
     "influence, identity": {"estimator": Influence(Unaugmented()), "solver": Identity(0.1)},
@@ -122,7 +122,7 @@ def test_traced_steps_are_those_of_the_reference(name: str) -> None:
         recent = Recent.of(outer.solver, outer.model, None)
         recent.rows.copy_(torch.cat([0.1 * parameter.detach().flatten() for parameter in outer.model.parameters()]))
     tensors = (*train, *validation)
-    asked = Asked(STANDARD.after_policy, 2, True, recent)
+    asked = OuterRequest(STANDARD.after_policy, 2, True, recent)
     traced = Traced()
     for new in (train, given(2)[0]):
         for static, value in zip(train, new, strict=True):
@@ -191,7 +191,7 @@ class Stops(nn.Module):
 
 def test_traced_code_is_compared_with_the_reference_first() -> None:
     train, validation = given(1)
-    asked, tensors = Asked(STANDARD.after_policy, 2, False), (*train, *validation)
+    asked, tensors = OuterRequest(STANDARD.after_policy, 2, False), (*train, *validation)
     sound = build(estimator=Relaxed(), solver=Neumann(2, 0.1))
     before = sound.policy.get_extra_state()["generators"]
     sound._check_traced(asked, tensors)
@@ -206,7 +206,7 @@ def test_traced_code_is_compared_with_the_reference_first() -> None:
 @pytest.mark.parametrize("scale", [0.1, None])
 def test_traced_products_of_gauss_newton_are_compared_too(monkeypatch: pytest.MonkeyPatch, scale: float | None) -> None:
     train, validation = given(1)
-    asked, tensors = Asked(STANDARD.after_policy, 2, False), (*train, *validation)
+    asked, tensors = OuterRequest(STANDARD.after_policy, 2, False), (*train, *validation)
     outer = build(solver=GaussNewton(10, 0.01, scale))
     outer._check_traced(asked, tensors)
     assert outer.solver == GaussNewton(10, 0.01, scale)
@@ -223,7 +223,7 @@ def test_traced_products_of_gauss_newton_are_compared_too(monkeypatch: pytest.Mo
 
 def test_traced_scores_are_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:
     train, validation = given(1)
-    asked, tensors = Asked(STANDARD.after_policy, 2, False), (*train, *validation)
+    asked, tensors = OuterRequest(STANDARD.after_policy, 2, False), (*train, *validation)
     outer = build(estimator=Influence(SameLoss()), solver=Identity(0.1), inner_mode="eval", pathwise_batch=128)
     outer._check_traced(asked, tensors)
     assert outer.pathwise_batch == 128
@@ -251,7 +251,7 @@ def test_traced_scores_are_compared_too(monkeypatch: pytest.MonkeyPatch) -> None
 def test_parts_are_recorded_where_nothing_is_kept_of_them(name: str, recorded: bool) -> None:
     outer = build(**CASES[name])
     outer.record(print)
-    assert isinstance(outer._estimate, Recorder) == recorded
+    assert isinstance(outer._estimate, CudaGraphRunner) == recorded
 
 
 def test_traced_is_asked_for_by_record() -> None:
@@ -263,7 +263,7 @@ def test_losses_that_compute_the_same_are_equal() -> None:
     outer = build()
 
     def first(outer: PolicyOptimizer, mode: Mode = "train") -> Any:
-        return outer._passes().terms(mode, augmented_examples(0, None), Place(0, 4, 4))[0].loss
+        return outer._passes().terms(mode, augmented_examples(0, None), Shard(0, 4, 4))[0].loss
 
     assert first(outer) == first(outer)
     assert hash(first(outer)) == hash(first(outer))

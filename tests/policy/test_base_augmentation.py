@@ -7,17 +7,17 @@ import torch
 from torch import Tensor
 from torchvision.transforms import functional as TF
 
-from madao import Policy, RandAugment, Standard
+from madao import BaseAugmentation, Policy, RandAugment
 from madao.policy.base_augmentation import cut_out
 
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
 
 
 def test_equals_torchvision_one_image_at_a_time(crops: Tensor) -> None:
-    standard = Standard(mean=MEAN, std=STD, seed=3)
+    standard = BaseAugmentation(mean=MEAN, std=STD, seed=3)
     for images in (crops, crops.float() / 255):
         draw = standard.sample(images)
-        result = standard.apply(images, draw)
+        result = standard.augment(images, draw)
         assert result.dtype == torch.float32
         for b, image in enumerate(crops):
             expected = TF.crop(TF.pad(image, 4), int(draw.top[b]), int(draw.left[b]), 32, 40)
@@ -30,57 +30,57 @@ def test_equals_torchvision_one_image_at_a_time(crops: Tensor) -> None:
 
 def test_draws_cover_their_range() -> None:
     images = torch.empty(20_000, 3, 1, 1).expand(-1, -1, 20, 30)
-    draw = Standard(padding=4).sample(images)
+    draw = BaseAugmentation(padding=4).sample(images)
     assert draw.top.unique().tolist() == draw.left.unique().tolist() == list(range(9))
     assert draw.hole_y.unique().tolist() == list(range(20))
     assert draw.hole_x.unique().tolist() == list(range(30))
     assert 0.48 < draw.flipped.float().mean() < 0.52
     assert not torch.equal(draw.top, draw.left)
-    assert not Standard(flip=False).sample(images).flipped.any()
+    assert not BaseAugmentation(flip=False).sample(images).flipped.any()
 
 
 def test_the_policy_stands_between_flip_and_normalise(crops: Tensor) -> None:
     policy = RandAugment(2, 0.5)
-    standard = Standard(mean=MEAN, std=STD, policy=policy)
+    standard = BaseAugmentation(mean=MEAN, std=STD, policy=policy)
     draw = standard.sample(crops)
     assert draw.inner is not None
-    cropped = Standard(cutout=0).apply(crops, dataclasses.replace(draw, inner=None))
-    augmented = policy.apply((cropped * 255).round().to(torch.uint8), draw.inner)
+    cropped = BaseAugmentation(cutout=0).augment(crops, dataclasses.replace(draw, inner=None))
+    augmented = policy.augment((cropped * 255).round().to(torch.uint8), draw.inner)
     normalised = (augmented / 255 - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
     expected = cut_out(normalised, draw.hole_y, draw.hole_x, 16)
-    torch.testing.assert_close(standard.apply(crops, draw), expected)
+    torch.testing.assert_close(standard.augment(crops, draw), expected)
 
 
 def test_a_relaxed_draw_reaches_the_policy_through_uint8_data(crops: Tensor) -> None:
-    standard = Standard(mean=MEAN, std=STD, policy=Policy())
+    standard = BaseAugmentation(mean=MEAN, std=STD, policy=Policy())
     images = crops.repeat(20, 1, 1, 1)
     draw = standard.sample(images, relaxed=True)
-    result = standard.apply(images, draw)
+    result = standard.augment(images, draw)
     assert draw.inner is not None
     assert standard.policy is not None
     (result * torch.linspace(0, 1, 40)).sum().backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in standard.policy.parameters())
-    hard = standard.apply(images / 255, dataclasses.replace(draw, inner=draw.inner.detach()))
+    hard = standard.augment(images / 255, dataclasses.replace(draw, inner=draw.inner.detach()))
     torch.testing.assert_close(result.detach(), hard)
     assert not standard(images).requires_grad
 
 
 def test_nothing_to_do_is_the_identity(crops: Tensor) -> None:
     images = crops / 255
-    assert torch.equal(Standard(padding=0, flip=False, cutout=0)(images), images)
+    assert torch.equal(BaseAugmentation(padding=0, flip=False, cutout=0)(images), images)
 
 
 def test_random_state_travels_and_policies_are_submodules(crops: Tensor) -> None:
-    standard = Standard(policy=Policy())
+    standard = BaseAugmentation(policy=Policy())
     standard(crops)
-    other = Standard(policy=Policy())
+    other = BaseAugmentation(policy=Policy())
     other.load_state_dict(standard.state_dict())
     assert torch.equal(other(crops), standard(crops))
     assert sum(parameter.numel() for parameter in standard.parameters()) == 78
 
 
 def test_empty_batch_and_odd_hole() -> None:
-    assert Standard()(torch.rand(0, 3, 8, 8)).shape == (0, 3, 8, 8)
+    assert BaseAugmentation()(torch.rand(0, 3, 8, 8)).shape == (0, 3, 8, 8)
     hole = cut_out(torch.ones(1, 1, 9, 9), torch.tensor([4]), torch.tensor([4]), 3)
     assert (hole == 0).sum() == 9
     assert hole[0, 0, 3:6, 3:6].sum() == 0
@@ -88,29 +88,29 @@ def test_empty_batch_and_odd_hole() -> None:
 
 def test_mistakes() -> None:
     with pytest.raises(ValueError, match="padding must be a whole number of at least 0, got -1"):
-        Standard(padding=-1)
+        BaseAugmentation(padding=-1)
     with pytest.raises(ValueError, match=r"cutout must be a whole number of at least 0, got 1\.5"):
-        Standard(cutout=1.5)  # type: ignore[arg-type]
+        BaseAugmentation(cutout=1.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="mean and std go together"):
-        Standard(mean=MEAN)
+        BaseAugmentation(mean=MEAN)
     with pytest.raises(ValueError, match="mean and std go together"):
-        Standard(mean=(), std=())
-    standard, images = Standard(policy=Policy()), torch.rand(6, 3, 8, 8)
+        BaseAugmentation(mean=(), std=())
+    standard, images = BaseAugmentation(policy=Policy()), torch.rand(6, 3, 8, 8)
     with pytest.raises(ValueError, match="the draw is for 1 images, but there are 6"):
-        standard.apply(images, standard.sample(images[:1]))
+        standard.augment(images, standard.sample(images[:1]))
     with pytest.raises(ValueError, match="differ in whether there is a policy"):
-        standard.apply(images, Standard().sample(images))
+        standard.augment(images, BaseAugmentation().sample(images))
     with pytest.raises(ValueError, match="a relaxed draw needs a learned policy"):
-        Standard(policy=RandAugment()).sample(images, relaxed=True)
+        BaseAugmentation(policy=RandAugment()).sample(images, relaxed=True)
     with pytest.raises(ValueError, match="mean and std have 3 channels, the images 1"):
-        Standard(mean=MEAN, std=STD)(torch.rand(2, 1, 8, 8))
+        BaseAugmentation(mean=MEAN, std=STD)(torch.rand(2, 1, 8, 8))
     with pytest.raises(TypeError, match="apply needs a draw"):
-        Standard().apply(torch.rand(2, 1, 8, 8))  # type: ignore[call-overload]
+        BaseAugmentation().augment(torch.rand(2, 1, 8, 8))  # type: ignore[call-overload]
 
 
 def test_what_is_kept_from_an_evaluation_can_be_trained_with() -> None:
     mean, std = (0.123, 0.4, 0.5), (0.2, 0.3, 0.321)  # not used elsewhere, so that evaluation asks first
-    standard = Standard(mean=mean, std=std)
+    standard = BaseAugmentation(mean=mean, std=std)
     with torch.inference_mode():
         standard.normalise(torch.rand(2, 3, 4, 4))
     images = torch.rand(2, 3, 4, 4, requires_grad=True)

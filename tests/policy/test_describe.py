@@ -3,7 +3,7 @@ import torch
 
 from madao import Draw, PolicySpec
 from madao.ops import OPERATIONS, Operation
-from madao.policy import Entry
+from madao.policy import OperationParams
 from madao.policy.describe import alike, amount, preferred, sentence, steps, strength
 
 
@@ -43,7 +43,9 @@ def spec(*stages: dict[str, float]) -> PolicySpec:
     strong = {"Rotate": 21.0, "Color": 1.5, "Solarize": 100.0}
     return PolicySpec(
         tuple(OPERATIONS[name] for name in names),
-        tuple(tuple(Entry(share, 0.5, strong.get(name)) for name, share in stage.items()) for stage in stages),
+        tuple(
+            tuple(OperationParams(share, 0.5, strong.get(name)) for name, share in stage.items()) for stage in stages
+        ),
     )
 
 
@@ -54,7 +56,7 @@ def test_a_sentence_says_what_is_preferred_and_what_is_not() -> None:
 
 def test_a_sentence_averages_stages_and_names_the_strength_of_the_likelier() -> None:
     first = spec({"Rotate": 0.9, "Color": 0.05, "Invert": 0.05}).stages[0]
-    second = (Entry(0.2, 0.5, 3.0), Entry(0.75, 0.5, 1.5), Entry(0.05, 0.5, None))
+    second = (OperationParams(0.2, 0.5, 3.0), OperationParams(0.75, 0.5, 1.5), OperationParams(0.05, 0.5, None))
     both = PolicySpec(tuple(OPERATIONS[name] for name in ("Rotate", "Color", "Invert")), (first, second))
     assert sentence(both) == "prefers Rotate by ±21° (55 % of draws); almost never Invert"
 
@@ -65,7 +67,7 @@ def test_a_sentence_does_not_make_up_a_preference() -> None:
 
 
 def test_a_sentence_does_not_hide_that_an_operation_is_hardly_applied() -> None:
-    entries = (Entry(0.8, 0.01, 21.0), Entry(0.2, 0.5, None))
+    entries = (OperationParams(0.8, 0.01, 21.0), OperationParams(0.2, 0.5, None))
     rare = PolicySpec((OPERATIONS["Rotate"], OPERATIONS["Invert"]), (entries,))
     assert sentence(rare) == "prefers Rotate by ±21° (80 % of draws, applied in 1 % of them)"
 

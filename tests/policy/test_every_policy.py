@@ -10,7 +10,7 @@ from scipy import stats
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from madao import AutoAugment, Draw, Policy, RandAugment, Standard, TrivialAugment, Uniform
+from madao import AutoAugment, BaseAugmentation, Draw, Policy, RandAugment, TrivialAugment, Uniform
 from madao.policy import AugmentationPolicy
 
 KINDS: dict[str, Callable[..., AugmentationPolicy]] = {
@@ -103,7 +103,7 @@ def test_fill_shows(build: Build) -> None:
     moved = geometric[draw.choice[0]] & draw.applied[0] & (draw.magnitude[0] > 0.25)
     assert moved.any()
     first = Draw(*(field[:1] for field in fields(draw)))
-    result = policy.apply(black, first)[moved]
+    result = policy.augment(black, first)[moved]
     assert result.max().item() == pytest.approx(0.25)
     assert (result.flatten(1).amax(1) > 0.05).all()
 
@@ -123,7 +123,7 @@ def test_stages_apply_one_after_the_other_each_as_drawn(build: Build, fill: Any,
                     operation = policy.operations[int(draw.choice[stage, b])]
                     image = operation(image, draw.magnitude[stage, b : b + 1], draw.sign[stage, b : b + 1], policy.fill)
             expected.append(image)
-        torch.testing.assert_close(policy.apply(batch, draw), torch.cat(expected), rtol=0, atol=1e-6)
+        torch.testing.assert_close(policy.augment(batch, draw), torch.cat(expected), rtol=0, atol=1e-6)
 
 
 @every_policy
@@ -147,7 +147,7 @@ def test_a_new_seed_starts_anew(build: Build) -> None:
 
 
 class Collate:
-    def __init__(self, policy: AugmentationPolicy | Standard) -> None:
+    def __init__(self, policy: AugmentationPolicy | BaseAugmentation) -> None:
         self.policy = policy
 
     def __call__(self, items: list[Tensor]) -> Tensor:
@@ -155,8 +155,8 @@ class Collate:
         return draw.choice if isinstance(draw, Draw) else draw.top[None]
 
 
-@pytest.mark.parametrize("policy", [RandAugment(), Standard()], ids=["policy", "standard"])
-def test_workers_and_epochs_draw_differently(policy: AugmentationPolicy | Standard) -> None:
+@pytest.mark.parametrize("policy", [RandAugment(), BaseAugmentation()], ids=["policy", "standard"])
+def test_workers_and_epochs_draw_differently(policy: AugmentationPolicy | BaseAugmentation) -> None:
     policy.sample(torch.rand(2, 3, 4, 4))  # the parent has a generator already, which a fork inherits
     items: Any = [torch.rand(3, 4, 4)] * 32
     loader: DataLoader[Tensor] = DataLoader(items, batch_size=16, num_workers=2, collate_fn=Collate(policy))
@@ -165,7 +165,7 @@ def test_workers_and_epochs_draw_differently(policy: AugmentationPolicy | Standa
 
 
 def test_standard_and_its_policy_do_not_share_random_numbers() -> None:
-    standard = Standard(padding=2, policy=AutoAugment())
+    standard = BaseAugmentation(padding=2, policy=AutoAugment())
     draw = standard.sample(MANY)
     assert draw.inner is not None
     joint = torch.zeros(5, 14)

@@ -100,20 +100,20 @@ def test_relaxed_and_hard_draws_are_the_same_draw() -> None:
     assert relaxed.gate is not None
     assert (relaxed.weight == 1).all()
     assert torch.equal(relaxed.gate == 1, relaxed.applied)
-    assert torch.equal(policy.apply(images, hard), policy.apply(images, relaxed))
+    assert torch.equal(policy.augment(images, hard), policy.augment(images, relaxed))
 
 
 def test_a_replayed_draw_gives_identical_images(crops: Tensor) -> None:
     policy = uneven()
     for images in (crops, crops / 255):
         draw = policy.sample(images)
-        first = policy.apply(images, draw)
+        first = policy.augment(images, draw)
         with torch.no_grad():
             for parameter in policy.parameters():
                 parameter.add_(1.0)
-        assert torch.equal(policy.apply(images, draw), first)
-        assert torch.equal(policy.apply(images, draw.detach()), first)
-        assert torch.equal(policy.apply(images[3:9], draw[3:9]), policy.apply(images, draw)[3:9])
+        assert torch.equal(policy.augment(images, draw), first)
+        assert torch.equal(policy.augment(images, draw.detach()), first)
+        assert torch.equal(policy.augment(images[3:9], draw[3:9]), policy.augment(images, draw)[3:9])
         assert not torch.equal(policy(images), first)
 
 
@@ -121,7 +121,7 @@ def test_every_parameter_receives_a_gradient() -> None:
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(2048, 3, 18, 18, generator=generator)  # Equalize leaves fewer than 256 pixels alone
     policy = Policy()
-    result = policy.apply(images, policy.sample(images, generator, relaxed=True))
+    result = policy.augment(images, policy.sample(images, generator, relaxed=True))
     (result * torch.randn(result.shape, generator=generator)).sum().backward()
     gradients = {name: parameter.grad for name, parameter in policy.named_parameters()}
     assert sum(gradient.numel() for gradient in gradients.values() if gradient is not None) == 78
@@ -153,7 +153,7 @@ def test_relaxed_gradients_equal_the_closed_form() -> None:
     cotangent = torch.randn(images.shape, generator=generator, dtype=torch.float64)
 
     draw = policy.sample(images, torch.Generator().manual_seed(7), relaxed=True)
-    result = policy.apply(images, draw)
+    result = policy.augment(images, draw)
     (result * cotangent).sum().backward()
 
     again = torch.Generator().manual_seed(7)
@@ -187,7 +187,7 @@ def test_magnitude_gradient_equals_central_differences_through_both_stages() -> 
 
     def objective() -> Tensor:
         draw = policy.sample(images, torch.Generator().manual_seed(2), relaxed=True)
-        return (policy.apply(images, draw) * cotangent).sum()
+        return (policy.augment(images, draw) * cotangent).sum()
 
     (gradient,) = torch.autograd.grad(objective(), policy.magnitude_logits)
     assert (gradient != 0).any(1).all()
@@ -319,9 +319,9 @@ def test_modules_can_still_be_walked() -> None:
 def test_mistakes() -> None:
     policy, images = Policy(), torch.rand(4, 3, 5, 5)
     with pytest.raises(ValueError, match="the draw is for 4 images, but there are 3"):
-        policy.apply(images[:3], policy.sample(images))
+        policy.augment(images[:3], policy.sample(images))
     with pytest.raises(TypeError, match="apply needs a draw"):
-        policy.apply(images)  # type: ignore[call-overload]
+        policy.augment(images)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="stages must be a whole number of at least 1, got 0"):
         Policy(stages=0)
     with pytest.raises(ValueError, match="stages must be a whole number of at least 1, got True"):
@@ -333,7 +333,7 @@ def test_mistakes() -> None:
     with torch.no_grad():
         assert not policy.sample(images, relaxed=True).magnitude.requires_grad
     with pytest.raises(ValueError, match=r"lie in \[0, 1\]"):
-        policy.apply(images * 3, policy.sample(images))
+        policy.augment(images * 3, policy.sample(images))
     with pytest.raises(TypeError, match=r"must be a torch\.Tensor, got list"):
         policy([[1.0]])
     with pytest.raises(ValueError, match="temperature must be above 0, got 0"):
@@ -342,9 +342,9 @@ def test_mistakes() -> None:
         policy(images * 3)
     draw = policy.sample(images)
     with pytest.raises(ValueError, match=r"magnitude must lie in \[0, 1\], got \[nan"):
-        policy.apply(images, dataclasses.replace(draw, magnitude=draw.magnitude * torch.nan))
+        policy.augment(images, dataclasses.replace(draw, magnitude=draw.magnitude * torch.nan))
     with pytest.raises(ValueError, match="carries gradients and uint8 images cannot; give float images"):
-        policy.apply((images * 255).to(torch.uint8), policy.sample(images, relaxed=True))
+        policy.augment((images * 255).to(torch.uint8), policy.sample(images, relaxed=True))
     with pytest.raises(ValueError, match=r"fill must be a number from 0 to 1, .* got 128"):
         Policy(fill=128)
     with pytest.raises(ValueError, match=r"one per channel \(1\)"):

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from scipy.ndimage import map_coordinates
 from torch import Tensor
 
-from madao import Policy, RandAugment, Standard
-from madao.policy.base_augmentation import StandardDraw, crop, resized_crop
+from madao import BaseAugmentation, Policy, RandAugment
+from madao.policy.base_augmentation import BaseDraw, crop, resized_crop
 
 WHOLE = (0.0, 0.0, 1.0, 1.0)
 
@@ -27,7 +27,7 @@ def many(count: int, height: int = 20, width: int = 30) -> Tensor:
 
 
 def drawn(count: int = 10_000, scale: float = 0.08) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    draw = Standard(size=12, scale=scale).sample(many(count))
+    draw = BaseAugmentation(size=12, scale=scale).sample(many(count))
     assert draw.height is not None
     assert draw.width is not None
     return draw.top, draw.left, draw.height, draw.width
@@ -140,10 +140,10 @@ def test_areas_ratios_and_places_are_even() -> None:
 
 
 def test_crops_without_padding_are_windows_of_the_image(crops: Tensor) -> None:
-    standard = Standard(padding=0, cutout=0, size=12)
+    standard = BaseAugmentation(padding=0, cutout=0, size=12)
     images = crops.repeat(4, 1, 1, 1)
     draw = standard.sample(images)
-    result = standard.apply(images, draw)
+    result = standard.augment(images, draw)
     assert result.shape == (64, 3, 12, 12)
     for b, image in enumerate(images):
         windows = image.unfold(1, 12, 1).unfold(2, 12, 1)  # every window there is
@@ -166,47 +166,51 @@ def test_a_crop_has_the_height_and_width_it_is_given() -> None:
 
 @pytest.mark.parametrize("settings", [{"padding": 0, "size": 33}, {"padding": 4, "size": 41}])
 def test_a_crop_that_does_not_fit_is_refused(crops: Tensor, settings: dict[str, Any]) -> None:
-    standard = Standard(**settings)
+    standard = BaseAugmentation(**settings)
     message = rf"crops of {standard.size} pixels do not fit images of 32 × 40 with padding {standard.padding}; "
     with pytest.raises(ValueError, match=message):
         standard.sample(crops)
     assert standard.centre(crops).shape[2] == 32  # all there is
-    draw = Standard().sample(crops)
+    draw = BaseAugmentation().sample(crops)
     with pytest.raises(ValueError, match=message):
-        standard.apply(crops, draw)
+        standard.augment(crops, draw)
 
 
 def test_the_largest_that_fits_fits_and_a_resized_crop_always_does(crops: Tensor) -> None:
-    assert Standard(padding=4, size=40)(crops).shape == (16, 3, 40, 40)
-    assert Standard(padding=0, size=64, scale=0.5)(crops).shape == (16, 3, 64, 64)
-    assert Standard(scale=0.5)(crops).shape == crops.shape
+    assert BaseAugmentation(padding=4, size=40)(crops).shape == (16, 3, 40, 40)
+    assert BaseAugmentation(padding=0, size=64, scale=0.5)(crops).shape == (16, 3, 64, 64)
+    assert BaseAugmentation(scale=0.5)(crops).shape == crops.shape
 
 
 def test_the_centre_is_the_middle(crops: Tensor) -> None:
     images = torch.arange(256 * 256).reshape(1, 1, 256, 256)
-    for standard in (Standard(size=224), Standard(size=224, padding=0), Standard(size=224, scale=0.08)):
+    for standard in (
+        BaseAugmentation(size=224),
+        BaseAugmentation(size=224, padding=0),
+        BaseAugmentation(size=224, scale=0.08),
+    ):
         assert torch.equal(standard.centre(images), images[:, :, 16:240, 16:240])
-    assert torch.equal(Standard(size=12).centre(crops), crops[:, :, 10:22, 14:26])
-    assert torch.equal(Standard().centre(crops), crops)
+    assert torch.equal(BaseAugmentation(size=12).centre(crops), crops[:, :, 10:22, 14:26])
+    assert torch.equal(BaseAugmentation().centre(crops), crops)
 
 
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_holes_fall_within_the_result(scale: float | None) -> None:
-    draw = Standard(size=12, scale=scale, padding=0).sample(many(5000))
+    draw = BaseAugmentation(size=12, scale=scale, padding=0).sample(many(5000))
     assert draw.hole_y.unique().tolist() == draw.hole_x.unique().tolist() == list(range(12))
     images = torch.ones(200, 1, 20, 30)
-    holes = Standard(size=12, scale=scale, padding=0, cutout=1)(images) == 0
+    holes = BaseAugmentation(size=12, scale=scale, padding=0, cutout=1)(images) == 0
     assert (holes.flatten(1).sum(1) == 1).all()
 
 
-def parts(draw: StandardDraw) -> list[Tensor]:
+def parts(draw: BaseDraw) -> list[Tensor]:
     values = (getattr(draw, field.name) for field in dataclasses.fields(draw))
     return [value for value in values if isinstance(value, Tensor)]
 
 
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_a_generator_gives_the_same_draw_again(crops: Tensor, scale: float | None) -> None:
-    standard = Standard(size=12, scale=scale)
+    standard = BaseAugmentation(size=12, scale=scale)
 
     def sample(seed: int) -> list[Tensor]:
         return parts(standard.sample(crops, torch.Generator().manual_seed(seed)))
@@ -217,27 +221,29 @@ def test_a_generator_gives_the_same_draw_again(crops: Tensor, scale: float | Non
     assert not any(map(torch.equal, sample(5), sample(6)))
     assert torch.equal(torch.get_rng_state(), state)
     # Its own numbers go on where they were, whatever other generators gave.
-    other = Standard(size=12, scale=scale)
+    other = BaseAugmentation(size=12, scale=scale)
     assert all(map(torch.equal, parts(standard.sample(crops)), parts(other.sample(crops))))
 
 
 @pytest.mark.parametrize("scale", [None, 0.3])
 @pytest.mark.parametrize("policy", [None, RandAugment(2, 0.5), Policy()], ids=lambda policy: type(policy).__name__)
 def test_apply_is_after_the_policy_after_before(crops: Tensor, policy: Any, scale: float | None) -> None:
-    standard = Standard(mean=(0.49, 0.48, 0.45), std=(0.25, 0.24, 0.26), policy=policy, size=24, scale=scale, cutout=6)
+    standard = BaseAugmentation(
+        mean=(0.49, 0.48, 0.45), std=(0.25, 0.24, 0.26), policy=policy, size=24, scale=scale, cutout=6
+    )
     for images in (crops, crops / 255):
         draw = standard.sample(images)
         before = standard.before(images, draw)
         assert before.shape == (16, 3, 24, 24)
         assert before.dtype == images.dtype
-        between = before if policy is None else policy.apply(before, draw.inner)
-        result = standard.apply(images, draw)
+        between = before if policy is None else policy.augment(before, draw.inner)
+        result = standard.augment(images, draw)
         assert torch.equal(result, standard.after(between, draw))
         assert ((result == 0).all(1).flatten(1).sum(1) >= 9).all()
 
 
 def test_before_is_crop_and_flip_and_after_is_normalise_and_cutout(crops: Tensor) -> None:
-    standard = Standard(mean=(0.5,) * 3, std=(0.25,) * 3, size=24, scale=0.3, cutout=6)
+    standard = BaseAugmentation(mean=(0.5,) * 3, std=(0.25,) * 3, size=24, scale=0.3, cutout=6)
     draw = standard.sample(crops)
     assert draw.height is not None
     assert draw.width is not None
@@ -252,9 +258,9 @@ def test_before_is_crop_and_flip_and_after_is_normalise_and_cutout(crops: Tensor
 
 def test_mistakes() -> None:
     with pytest.raises(ValueError, match="size must be a whole number of at least 1, got 0"):
-        Standard(size=0)
+        BaseAugmentation(size=0)
     for scale in (0.0, -0.1, 1.5, math.nan):
         with pytest.raises(
             ValueError, match=f"scale is a part of the image's area, above 0 and at most 1, got {scale}"
         ):
-            Standard(scale=scale)
+            BaseAugmentation(scale=scale)

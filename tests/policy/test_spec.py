@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from madao import Policy, PolicySpec, load_policy
 from madao.errors import PolicyFileError
 from madao.ops import OPERATIONS, PAPER, Operation
-from madao.policy import AutoAugment, Entry, FrozenPolicy, TrivialAugment
+from madao.policy import AutoAugment, FrozenPolicy, OperationParams, TrivialAugment
 
 UNIT = st.floats(0, 1)
 
@@ -34,12 +34,12 @@ def specs(draw: st.DrawFn) -> PolicySpec:
     return PolicySpec(tuple(operations), stages, fill)
 
 
-def stage(operations: list[Operation]) -> st.SearchStrategy[tuple[Entry, ...]]:
+def stage(operations: list[Operation]) -> st.SearchStrategy[tuple[OperationParams, ...]]:
     @st.composite
-    def build(draw: st.DrawFn) -> tuple[Entry, ...]:
+    def build(draw: st.DrawFn) -> tuple[OperationParams, ...]:
         weights = draw(st.lists(st.floats(1e-3, 1), min_size=len(operations), max_size=len(operations)))
         return tuple(
-            Entry(
+            OperationParams(
                 weight / sum(weights),
                 draw(UNIT),
                 None if operation.range is None else draw(st.floats(min(operation.range), max(operation.range))),
@@ -222,11 +222,11 @@ def test_the_table_for_people() -> None:
     ("operations", "stages", "message"),
     [
         ((), ((),), "operations: there is none"),
-        ((OPERATIONS["Invert"],) * 2, ((Entry(0.5, 1),) * 2,), "Invert is there twice"),
+        ((OPERATIONS["Invert"],) * 2, ((OperationParams(0.5, 1),) * 2,), "Invert is there twice"),
         ((OPERATIONS["Invert"],), ((),), r"stages\[0\]: 0 entries for 1 operations"),
-        ((OPERATIONS["Invert"],), ((Entry(1, 1, 0.5),),), "Invert has none, got 0.5"),
-        ((OPERATIONS["Invert"],), ((Entry(1, 1.5),),), r"Invert.application: must be a number from 0 to 1, got 1\.5"),
-        ((OPERATIONS["Rotate"],), ((Entry(1, 1),),), r"stages\[0\].Rotate.magnitude: must be a number from 0 to 30, got None"),
+        ((OPERATIONS["Invert"],), ((OperationParams(1, 1, 0.5),),), "Invert has none, got 0.5"),
+        ((OPERATIONS["Invert"],), ((OperationParams(1, 1.5),),), r"Invert.application: must be a number from 0 to 1, got 1\.5"),
+        ((OPERATIONS["Rotate"],), ((OperationParams(1, 1),),), r"stages\[0\].Rotate.magnitude: must be a number from 0 to 30, got None"),
     ],
 )  # fmt: skip
 def test_a_spec_cannot_be_wrong(operations: Any, stages: Any, message: str) -> None:

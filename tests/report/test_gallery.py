@@ -7,12 +7,15 @@ from PIL import Image
 
 from madao import PolicySpec
 from madao.ops import OPERATIONS
-from madao.policy import Entry
+from madao.policy import OperationParams
 from madao.report.gallery import Tile, gallery
 
 SPEC = PolicySpec(
     (OPERATIONS["Invert"], OPERATIONS["TranslateX"]),
-    ((Entry(0.3, 1.0), Entry(0.7, 0.5, 0.25)), (Entry(1.0, 0.0), Entry(0.0, 1.0, 0.45))),
+    (
+        (OperationParams(0.3, 1.0), OperationParams(0.7, 0.5, 0.25)),
+        (OperationParams(1.0, 0.0), OperationParams(0.0, 1.0, 0.45)),
+    ),
 )
 SAMPLES = np.random.default_rng(0).integers(0, 256, (5, 3, 8, 12), dtype=np.uint8)
 

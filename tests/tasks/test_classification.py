@@ -51,4 +51,4 @@ def test_the_mean_of_losses_is_the_loss(smoothing: float) -> None:
     assert losses.shape == (60,)
     torch.testing.assert_close(losses.mean(), expected)
     assert torch.equal(task.loss(LOGITS, LABELS), expected)
-    assert task.wrong(LOGITS, LABELS) == (LOGITS.argmax(1) != LABELS).sum()
+    assert task.num_errors(LOGITS, LABELS) == (LOGITS.argmax(1) != LABELS).sum()

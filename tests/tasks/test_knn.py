@@ -6,7 +6,7 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 from torch.nn import functional as F
 
-from madao.tasks import Neighbours
+from madao.tasks import KNN
 
 GENERATOR = torch.Generator().manual_seed(0)
 CENTRES = torch.randn(4, 6, generator=GENERATOR)
@@ -16,7 +16,7 @@ KNOWN, NEW = (CENTRES[labels] + 0.9 * torch.randn(len(labels), 6, generator=GENE
 
 @pytest.mark.parametrize("k", [1, 7, 40])
 def test_votes_are_those_of_scikit_learn(k: int) -> None:
-    measure = Neighbours(4, k)
+    measure = KNN(4, k)
     measure.compare_with(3 * KNOWN, LABELS)  # lengths do not matter
     counted = min(k, 90 // 4)  # no more than a class has images
     classifier = KNeighborsClassifier(counted, metric="cosine", weights=lambda distance: np.exp((1 - distance) / 0.07))

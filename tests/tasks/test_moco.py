@@ -14,11 +14,11 @@ from madao.cli import main
 from madao.hypergrad import Identity, Neumann, Relaxed
 from madao.models.encoder import Encoder, SplitBatchNorm, split_norms
 from madao.outer.policy_optimizer import PolicyOptimizer
-from madao.policy import ClassPolicy, ImagePolicy, Policy, Standard
+from madao.policy import BaseAugmentation, ClassPolicy, ImagePolicy, Policy
 from madao.tasks import MoCo
 from madao.training.inner_step import InnerStep
 
-STANDARD = Standard(padding=1, cutout=0, mean=(0.4,), std=(0.3,))
+STANDARD = BaseAugmentation(padding=1, cutout=0, mean=(0.4,), std=(0.3,))
 
 
 def encoder(norm: bool = False, dimensions: int = 5, dtype: torch.dtype = torch.float64) -> Encoder:
@@ -47,7 +47,7 @@ def test_the_queue_is_first_in_first_out_and_wraps() -> None:
     queue = [*moco.queue.unbind()]  # oldest first
     for number in range(5):
         newest = keys(3, number)
-        moco.stepped(newest)
+        moco.after_step(newest)
         queue = [*queue, *newest.unbind()][3:]
         oldest = int(moco.place)
         assert oldest == 3 * (number + 1) % 7
@@ -63,7 +63,7 @@ def test_the_key_encoder_is_the_geometric_mean_of_the_past() -> None:
             for parameter in moco.encoder.parameters():
                 parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(step)))
         past.append([p.detach().clone() for p in moco.encoder.parameters()])
-        moco.stepped(keys(1, step))
+        moco.after_step(keys(1, step))
     for place, parameter in enumerate(moco.key.parameters()):
         expected = m**4 * past[0][place] + (1 - m) * sum(m ** (4 - t) * past[t][place] for t in range(1, 5))
         torch.testing.assert_close(parameter, expected)
@@ -74,7 +74,7 @@ def test_the_key_encoder_is_the_geometric_mean_of_the_past() -> None:
 def test_the_loss_is_info_nce(temperature: float) -> None:
     moco, own = task(temperature=temperature), keys(4, 1)
     outputs = 3 * torch.randn(4, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    losses, wrong = [], 0
+    losses, num_errors = [], 0
     for query, key in zip(outputs.tolist(), own.tolist(), strict=True):
         length = math.sqrt(sum(value**2 for value in query))
         similar = [
@@ -82,10 +82,10 @@ def test_the_loss_is_info_nce(temperature: float) -> None:
         ]
         exponentials = [math.exp(value / temperature) for value in similar]
         losses.append(-math.log(exponentials[0] / sum(exponentials)))
-        wrong += max(similar[1:]) >= similar[0]
+        num_errors += max(similar[1:]) >= similar[0]
     torch.testing.assert_close(moco.losses(outputs, own), torch.tensor(losses, dtype=torch.float64))
-    assert 0 < wrong < 4 or temperature == 0.5
-    assert int(moco.wrong(outputs, own)) == wrong
+    assert 0 < num_errors < 4 or temperature == 0.5
+    assert int(moco.num_errors(outputs, own)) == num_errors
 
 
 def test_outer_steps_do_not_count_the_newest_keys_which_are_the_batchs_own() -> None:
@@ -93,7 +93,7 @@ def test_outer_steps_do_not_count_the_newest_keys_which_are_the_batchs_own() -> 
     outputs = torch.randn(3, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     assert torch.equal(moco.outer_losses(outputs, own), moco.losses(outputs, own))  # none is new
     for step in range(3):  # the last of these goes around the end of the queue
-        moco.stepped(keys(3, 10 + step))
+        moco.after_step(keys(3, 10 + step))
     older = [key for key in moco.queue if not any(torch.equal(key, new) for new in keys(3, 12))]
     assert len(older) == 4
     logits = torch.cat([own[:, None], torch.stack(older).expand(3, 4, -1)], 1) @ F.normalize(outputs, dim=1)[..., None]
@@ -110,7 +110,7 @@ def test_views_have_crops_and_draws_of_their_own_and_the_key_side_has_no_gradien
     moco.key.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     moco.encoder.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     optimizer = torch.optim.SGD(moco.encoder.parameters(), lr=0.1)
-    standard = Standard(padding=2, cutout=0, mean=(0.4,), std=(0.3,))
+    standard = BaseAugmentation(padding=2, cutout=0, mean=(0.4,), std=(0.3,))
     moco.standard = standard
     step = InnerStep(moco.encoder.float(), moco, Tensor.backward, optimizer, standard, policy)
     moco.key.float()
@@ -123,8 +123,8 @@ def test_views_have_crops_and_draws_of_their_own_and_the_key_side_has_no_gradien
     state = policy.get_extra_state()
     policy = Policy(seed=1)  # from the start again
     draws = [policy.sample(images()) for _ in range(2)]
-    torch.testing.assert_close(query_inputs, standard.normalise(policy.apply(trained.cropped, draws[0])))
-    torch.testing.assert_close(key_inputs, standard.normalise(policy.apply(trained.targets, draws[1])))
+    torch.testing.assert_close(query_inputs, standard.normalise(policy.augment(trained.cropped, draws[0])))
+    torch.testing.assert_close(key_inputs, standard.normalise(policy.augment(trained.targets, draws[1])))
     assert torch.equal(state["generators"]["cpu"], policy.get_extra_state()["generators"]["cpu"])
     # Moved by momentum alone.
     for old, new, query in zip(before, moco.key.parameters(), moco.encoder.parameters(), strict=True):
@@ -158,7 +158,7 @@ def test_the_hypergradient_is_that_of_central_differences(mode: Any, solver: Any
         estimator=Relaxed(),
         inner_mode=mode,
         views=2,
-        along=moco.along,
+        soft_targets=moco.soft_targets,
     )
     buffers = {name: value.clone() for name, value in moco.key.named_buffers()}
     policy.manual_seed(3)
@@ -181,10 +181,10 @@ def test_the_hypergradient_is_that_of_central_differences(mode: Any, solver: Any
             if shift is not None:
                 policy.magnitude_logits.sub_(shift)
             moco.key.train(mode == "train")
-            key = F.normalize(moco.key(STANDARD.normalise(policy.apply(others, draws[1]))), dim=1)
+            key = F.normalize(moco.key(STANDARD.normalise(policy.augment(others, draws[1]))), dim=1)
             moco.key.load_state_dict(buffers, strict=False)
         model.train(mode == "train")
-        query = F.normalize(model(STANDARD.normalise(policy.apply(queries, draws[0]))), dim=1)
+        query = F.normalize(model(STANDARD.normalise(policy.augment(queries, draws[0]))), dim=1)
         logits = torch.cat([(query * key).sum(1, keepdim=True), query @ moco.queue.T], 1) / moco.temperature
         return F.cross_entropy(logits, torch.zeros(6, dtype=torch.int64))
 
@@ -223,13 +223,13 @@ class Pretended:
     def __init__(self, other: Tensor, moco: MoCo) -> None:
         self.other, self.moco = other, moco
 
-    def gathered(self, values: Tensor) -> Tensor:
+    def all_gather(self, values: Tensor) -> Tensor:
         return torch.cat([values, self.other]) if values.dtype == torch.uint8 else values
 
-    def as_the_first(self, tensors: Iterable[Tensor]) -> None:
+    def broadcast_(self, tensors: Iterable[Tensor]) -> None:
         self.shared = [*tensors]
 
-    def total(self, vector: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def all_reduce_sum(self, vector: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (tensor,) = vector
         if tensor.dtype == torch.int64:
             return (tensor + torch.tensor([0, len(self.other)]),)
@@ -253,7 +253,7 @@ def test_keys_of_several_processes_are_computed_apart_from_their_queries() -> No
 def test_statistics_of_the_key_encoder_are_those_of_the_first_process() -> None:
     moco = task(encoder(norm=True, dtype=torch.float32))
     moco.processes = processes = Pretended(images(5, seed=9), moco)
-    moco.stepped(keys(2, 1).float())
+    moco.after_step(keys(2, 1).float())
     assert [id(tensor) for tensor in processes.shared] == [id(tensor) for tensor in moco.key.buffers()]
     assert len(processes.shared) == 3
 
@@ -336,7 +336,7 @@ def test_a_compiled_key_encoder_gives_the_same_keys(monkeypatch: pytest.MonkeyPa
     for moco in (fast, plain):  # outer steps differentiate twice, which compiled code cannot
         policy.set_extra_state(state)
         draws = [policy.sample(given, relaxed=True) for _ in range(2)]
-        total = moco.along(policy, given, draws).square().mul(torch.arange(5.0)).sum()
+        total = moco.soft_targets(policy, given, draws).square().mul(torch.arange(5.0)).sum()
         (first,) = torch.autograd.grad(total, policy.magnitude_logits, create_graph=True)
         gradients.append(torch.autograd.grad(first.sum(), policy.magnitude_logits)[0])
     torch.testing.assert_close(*gradients)

@@ -21,12 +21,12 @@ from madao.hypergrad import (
 from madao.models import SmallFCN
 from madao.models.encoder import Encoder, split_norms
 from madao.outer.gradient_history import Recent
-from madao.outer.outer_step import Asked
+from madao.outer.outer_step import OuterRequest
 from madao.outer.policy_optimizer import PolicyOptimizer
-from madao.policy import Draw, Policy, Standard
+from madao.policy import BaseAugmentation, Draw, Policy
 from madao.tasks import MoCo, Segmentation, Task
 
-STANDARD = Standard(padding=1, cutout=0, mean=(0.5,), std=(0.25,))
+STANDARD = BaseAugmentation(padding=1, cutout=0, mean=(0.5,), std=(0.25,))
 CASES: dict[str, dict[str, Any]] = {
     "relaxed, neumann": {"estimator": Relaxed(), "solver": Neumann(2, 0.01), "inner_mode": "train"},
     "influence, unaugmented": {"estimator": Influence(Unaugmented()), "solver": Identity(0.1)},
@@ -70,9 +70,11 @@ def given(task: Task, seed: int) -> tuple[Tensor, ...]:
 def build(make: Any, **settings: Any) -> tuple[PolicyOptimizer, Task]:
     torch.manual_seed(0)
     model, task = make(training=settings.get("inner_mode") == "train")
-    along = {"views": task.views, "along": task.along}
+    soft_targets = {"views": task.views, "soft_targets": task.soft_targets}
     policy = Policy(seed=3)
-    return PolicyOptimizer(policy, model, task.losses, every=1, transform=STANDARD.normalise, **along, **settings), task
+    return PolicyOptimizer(
+        policy, model, task.losses, every=1, transform=STANDARD.normalise, **soft_targets, **settings
+    ), task
 
 
 @pytest.mark.parametrize(
@@ -85,11 +87,11 @@ def test_traced_steps_are_those_of_the_reference(make: Any, name: str) -> None:
     if isinstance(outer.solver, Deflated):
         recent = Recent.of(outer.solver, outer.model, None)
         recent.rows.copy_(torch.cat([0.1 * parameter.detach().flatten() for parameter in outer.model.parameters()]))
-    asked = Asked(None, 0, False, recent)
+    asked = OuterRequest(None, 0, False, recent)
     for seed in (1, 2):
         for static, value in zip(tensors, given(task, seed), strict=True):
             static.copy_(value)
-        task.stepped(torch.nn.functional.normalize(torch.randn(5, 6), dim=1))  # a graph has to see the new queue
+        task.after_step(torch.nn.functional.normalize(torch.randn(5, 6), dim=1))  # a graph has to see the new queue
         state = outer.policy.get_extra_state()
         expected = outer._estimated(None, asked, tensors).grads
         outer.policy.set_extra_state(state)
@@ -141,15 +143,15 @@ def test_the_gradient_that_is_taken_out_is_that_of_another_draw_and_its_own_targ
     outer, task = build(make, estimator=Influence(LeaveOneOut()), solver=Deflated(3))
     tensors = given(task, 1)
     recent = Recent.of(Deflated(3), outer.model, None)
-    found = outer._estimated(None, Asked(None, 0, False, recent), tensors).newest
+    found = outer._estimated(None, OuterRequest(None, 0, False, recent), tensors).newest
     assert found is not None
     again = Policy(seed=3)  # from the start again
     floats = tensors[0] / 255
     for _ in range(task.views):
         again.sample(floats)
     draws = [again.sample(floats) for _ in range(task.views)]
-    outputs = outer.model.eval()(STANDARD.normalise(again.apply(floats, draws[0])))
-    loss = task.losses(outputs, task.along(again, tensors[1], draws)).mean()
+    outputs = outer.model.eval()(STANDARD.normalise(again.augment(floats, draws[0])))
+    loss = task.losses(outputs, task.soft_targets(again, tensors[1], draws)).mean()
     expected = torch.autograd.grad(loss, list(outer.model.parameters()))
     flat = torch.cat([gradient.flatten() for gradient in expected])
     assert torch.nn.functional.cosine_similarity(found.float(), flat, 0) > 0.9999  # it has the length 1, in bfloat16

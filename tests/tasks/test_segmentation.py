@@ -15,7 +15,7 @@ from madao.cli import main
 from madao.cli.demo import family_share
 from madao.ops import OPERATIONS
 from madao.ops.geometric import warp
-from madao.policy import Draw, Policy, Standard
+from madao.policy import BaseAugmentation, Draw, Policy
 from madao.tasks import Segmentation
 from madao.tasks.segmentation import IGNORED
 from madao.training.inner_step import InnerStep
@@ -50,7 +50,7 @@ def test_whole_pixels_shift_the_mask_exactly() -> None:
         for column in range(16):
             if 0 <= column + pixels < 16:
                 expected[..., column] = mask[..., column + pixels]
-        assert torch.equal(policy.apply_masks(mask, draw), expected)
+        assert torch.equal(policy.augment_masks(mask, draw), expected)
 
 
 def test_rotation_is_pillows() -> None:
@@ -58,7 +58,7 @@ def test_rotation_is_pillows() -> None:
     for sign in (1.0, -1.0):
         draw = draw_of(policy, [("Rotate", 1.0, sign, True)])
         turned = Image.fromarray(mask[0].numpy()).rotate(30 * sign, Image.Resampling.NEAREST, fillcolor=IGNORED)
-        same = policy.apply_masks(mask, draw)[0] == torch.from_numpy(np.array(turned))
+        same = policy.augment_masks(mask, draw)[0] == torch.from_numpy(np.array(turned))
         assert same.float().mean() > 0.995  # Pillow counts in fixed point
 
 
@@ -66,15 +66,15 @@ def test_each_image_has_its_own_operation_and_tones_leave_the_mask() -> None:
     policy, mask = Policy(), masks(6)
     names = ["ShearX", "Rotate", "Invert", "TranslateY", "Solarize", "Rotate"]
     stage = [(name, 0.8, 1.0, index != 5) for index, name in enumerate(names)]
-    moved = policy.apply_masks(mask, draw_of(policy, stage))
+    moved = policy.augment_masks(mask, draw_of(policy, stage))
     for index in (2, 4, 5):  # tones, and an operation that is not applied
         assert torch.equal(moved[index], mask[index])
     for index in (0, 1, 3):
-        alone = policy.apply_masks(mask[index : index + 1], draw_of(policy, [stage[index]]))
+        alone = policy.augment_masks(mask[index : index + 1], draw_of(policy, [stage[index]]))
         assert torch.equal(moved[index], alone[0])
         assert not torch.equal(moved[index], mask[index])
-    twice = policy.apply_masks(mask, draw_of(policy, stage, stage[::-1]))
-    assert torch.equal(twice, policy.apply_masks(moved, draw_of(policy, stage[::-1])))
+    twice = policy.augment_masks(mask, draw_of(policy, stage, stage[::-1]))
+    assert torch.equal(twice, policy.augment_masks(moved, draw_of(policy, stage[::-1])))
 
 
 def test_an_image_and_its_mask_stay_together() -> None:
@@ -83,7 +83,7 @@ def test_an_image_and_its_mask_stay_together() -> None:
     mask = torch.zeros(200, 32, 32, dtype=torch.uint8)
     mask[:, 8:24, 8:24] = 200
     draw = policy.sample(mask[:, None])
-    image, moved = policy.apply(mask[:, None], draw)[:, 0], policy.apply_masks(mask, draw)
+    image, moved = policy.augment(mask[:, None], draw)[:, 0], policy.augment_masks(mask, draw)
     counted = (moved != IGNORED) & ((image < 5) | (image > 195))  # else between two levels
     assert torch.equal(image[counted] > 100, moved[counted] > 100)
     assert counted.float().mean() > 0.6
@@ -95,7 +95,7 @@ def test_training_sees_masks_where_their_images_are(scale: float | None) -> None
     mask = torch.zeros(60, 30, 30, dtype=torch.uint8)
     mask[:, 6:20, 9:26] = 1
     policy = Policy(seed=2, without=[name for name, operation in OPERATIONS.items() if not operation.geometric])
-    standard = Standard(padding=3, cutout=0, size=24, scale=scale)
+    standard = BaseAugmentation(padding=3, cutout=0, size=24, scale=scale)
     seen: list[Tensor] = []
 
     class Spied(Segmentation):
@@ -118,7 +118,7 @@ def test_training_sees_masks_where_their_images_are(scale: float | None) -> None
 @pytest.mark.parametrize("size", [None, 10])
 def test_standard_crops_move_masks_as_images(size: int | None) -> None:
     images = torch.randint(0, 255, (64, 1, 12, 12), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    standard = Standard(padding=2, cutout=4, size=size)
+    standard = BaseAugmentation(padding=2, cutout=4, size=size)
     draw = standard.sample(images)
     cropped, moved = standard.before(images, draw)[:, 0], standard.before_masks(images[:, 0], draw)
     inside = moved != IGNORED
@@ -129,7 +129,7 @@ def test_standard_crops_move_masks_as_images(size: int | None) -> None:
 
 def test_resized_crops_read_the_nearest_pixel() -> None:
     mask = torch.randint(0, 255, (20, 12, 12), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    standard = Standard(size=7, scale=0.2, seed=1)
+    standard = BaseAugmentation(size=7, scale=0.2, seed=1)
     draw = standard.sample(mask[:, None])
     moved = standard.before_masks(mask, draw)
     assert moved.shape == (20, 7, 7)
@@ -157,9 +157,11 @@ def test_losses_are_the_mean_over_the_pixels_of_each_image_that_count() -> None:
         expected = F.cross_entropy(outputs[b : b + 1], targets[b : b + 1].long(), ignore_index=IGNORED)
         torch.testing.assert_close(losses[b], expected)
     assert losses[5] == 0
-    torch.testing.assert_close(task.losses(outputs, task.along(Policy(), targets, None).double()), losses)
-    wrong = [((o.argmax(0) != t)[t != IGNORED]).double().mean() for o, t in zip(outputs[:5], targets[:5], strict=True)]
-    assert float(task.wrong(outputs, targets)) == pytest.approx(float(sum(wrong)))
+    torch.testing.assert_close(task.losses(outputs, task.soft_targets(Policy(), targets, None).double()), losses)
+    num_errors = [
+        ((o.argmax(0) != t)[t != IGNORED]).double().mean() for o, t in zip(outputs[:5], targets[:5], strict=True)
+    ]
+    assert float(task.num_errors(outputs, targets)) == pytest.approx(float(sum(num_errors)))
 
 
 def test_what_outer_steps_see_is_the_hard_mask_with_the_derivative_of_a_soft_one() -> None:
@@ -167,8 +169,8 @@ def test_what_outer_steps_see_is_the_hard_mask_with_the_derivative_of_a_soft_one
     with torch.no_grad():
         policy.application_logits.fill_(20)
     draw = policy.sample(targets[:, None], relaxed=True).pathwise()
-    given = task.along(policy, targets, [draw])
-    hard = policy.apply_masks(targets, draw.detach())
+    given = task.soft_targets(policy, targets, [draw])
+    hard = policy.augment_masks(targets, draw.detach())
     counts = (hard != IGNORED).sum((1, 2))
     weights = torch.randn(given.shape, generator=torch.Generator().manual_seed(1))
     expected = torch.stack([hard == k for k in range(4)], 1) / counts.reshape(-1, 1, 1, 1)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from madao.policy import Standard
-from madao.tasks import Score
+from madao.policy import BaseAugmentation
+from madao.tasks import EvalResult
 from madao.training.evaluate import evaluate
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -28,32 +28,32 @@ def network(side: int = 8) -> nn.Sequential:
     return model
 
 
-def standard(**settings: Any) -> Standard:
+def standard(**settings: Any) -> BaseAugmentation:
     given: dict[str, Any] = {"size": 8, "mean": MEAN, "std": STD, "cutout": 6, "flip": True}
-    return Standard(**(given | settings))
+    return BaseAugmentation(**(given | settings))
 
 
 def split(*sizes: int) -> list[tuple[Tensor, Tensor]]:
     return list(zip(IMAGES.split(list(sizes)), LABELS.split(list(sizes)), strict=True))
 
 
-def slow(model: nn.Sequential, mean: Any = MEAN, std: Any = STD) -> Score:
+def slow(model: nn.Sequential, mean: Any = MEAN, std: Any = STD) -> EvalResult:
     """One image at a time, in float64."""
     weight, bias = (value.detach().double().numpy() for value in model[3].parameters())
     batch_mean = np.array([0.1, -0.2, 0.3], dtype=np.float32).astype(float)
     batch_var = np.array([0.5, 1.5, 2.0])
-    losses, wrong = [], []
+    losses, num_errors = [], []
     for image, label in zip(IMAGES.numpy(), LABELS.tolist(), strict=True):
         pixels = image[:, 1:9, 3:11].astype(float) / 255  # of 11 × 14, the middle
         pixels = (pixels - np.reshape(mean, (3, 1, 1))) / np.reshape(std, (3, 1, 1))
         pixels = (pixels - batch_mean[:, None, None]) / np.sqrt(batch_var + 1e-5)[:, None, None]
         logits = weight @ pixels.reshape(-1) + bias
         losses.append(np.log(np.exp(logits).sum()) - logits[label])
-        wrong.append(int(np.argmax(logits)) != label)
-    return Score(float(np.mean(losses)), float(np.mean(wrong)), len(losses))
+        num_errors.append(int(np.argmax(logits)) != label)
+    return EvalResult(float(np.mean(losses)), float(np.mean(num_errors)), len(losses))
 
 
-def same(found: Score, expected: Score) -> None:
+def same(found: EvalResult, expected: EvalResult) -> None:
     assert found.count == expected.count
     assert found.error == expected.error
     assert found.loss == pytest.approx(expected.loss, rel=1e-5)
@@ -88,7 +88,7 @@ def test_how_images_are_batched_does_not_matter(sizes: tuple[int, ...]) -> None:
 
 
 def test_nothing_to_score_gives_zeros() -> None:
-    assert evaluate(network(), [], standard()) == Score(0.0, 0.0, 0)
+    assert evaluate(network(), [], standard()) == EvalResult(0.0, 0.0, 0)
 
 
 @pytest.mark.parametrize("training", [True, False])

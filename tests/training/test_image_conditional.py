@@ -12,7 +12,7 @@ from torch import Tensor
 from madao import ImagePolicy, PolicySpec
 from madao.config.train import AugmentConfig, OuterConfig, TrainConfig
 from madao.hypergrad import Influence, Relaxed, SameExample, Traced
-from madao.outer.outer_step import Asked
+from madao.outer.outer_step import OuterRequest
 from madao.policy.conditional.features import features
 from madao.training.run.artifacts import run_directory
 from madao.training.trainer import Trainer
@@ -51,7 +51,7 @@ def test_traced_steps_have_the_gradient_of_others() -> None:
             for parameter in policy.parameters():
                 parameter.add_(torch.randn(parameter.shape, generator=generator))
         outer = build(policy)
-        asked = Asked(None, 0, False, None, None, None)
+        asked = OuterRequest(None, 0, False, None, None, None)
         return outer._estimated(hvp, asked, (*TRAIN, *VALIDATION)).grads
 
     for found, expected in zip(gradient(Traced()), gradient(None), strict=True):

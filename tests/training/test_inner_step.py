@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from madao import Policy, Standard
-from madao.hypergrad import Place
+from madao import BaseAugmentation, Policy
+from madao.hypergrad import Shard
 from madao.tasks import Classification
 from madao.training.inner_step import GraphedStep, InnerStep
 
@@ -20,7 +20,7 @@ def parts(device: str, accumulate: int = 1, clip: float | None = None, policy: b
     )
     rate = torch.tensor(0.05, device=device) if device == "cuda" else 0.05
     optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9, fused=device == "cuda")
-    standard = Standard(padding=1, cutout=3, mean=(0.5,) * 3, std=(0.2,) * 3)
+    standard = BaseAugmentation(padding=1, cutout=3, mean=(0.5,) * 3, std=(0.2,) * 3)
     learned = Policy(seed=1).to(device) if policy else None
     return InnerStep(model, Classification(), Tensor.backward, optimizer, standard, learned, accumulate, clip)
 
@@ -40,13 +40,13 @@ def test_a_step_is_sgd_on_what_the_draw_made_of_the_batch() -> None:
     step, ((images, labels),) = parts("cpu", policy=False), batches("cpu", 1)
     reference = parts("cpu", policy=False)
     draw = reference.standard.sample(images)
-    outputs = reference.model(reference.standard.apply(images, draw))
+    outputs = reference.model(reference.standard.augment(images, draw))
     loss = F.cross_entropy(outputs, labels)
     loss.backward()
     reference.optimizer.step()
     trained = step(images, labels, augment=True)
     assert trained.loss == loss.detach()
-    assert trained.wrong == (outputs.argmax(1) != labels).sum()
+    assert trained.num_errors == (outputs.argmax(1) != labels).sum()
     assert torch.equal(trained.draw.top, draw.top)
     assert all(parameter.grad is None for parameter in step.model.parameters()), "outer steps may use their memory"
     for a, b in zip(step.model.parameters(), reference.model.parameters(), strict=True):
@@ -74,13 +74,13 @@ def test_a_part_without_images_adds_nothing(clip: float | None) -> None:
         calls: list[int] = []
         step.model.register_forward_pre_hook(lambda _, inputs, calls=calls: calls.append(len(inputs[0])))
         if world == 2:
-            step.place, step.world = Place(0, 2, 2), 2
+            step.place, step.world = Shard(0, 2, 2), 2
             step.backward = lambda loss: (loss / 2).backward()  # the mean with one that has nothing
         found.append((step(images, labels, True), step.model.state_dict(), calls))
     (shared, weights, calls), (alone, expected, others) = found
     assert (calls, others) == ([1, 1, 0], [1, 1])
     assert torch.equal(shared.loss, alone.loss)
-    assert torch.equal(shared.wrong, alone.wrong)
+    assert torch.equal(shared.num_errors, alone.num_errors)
     for name, value in weights.items():
         assert name.endswith("num_batches_tracked") or torch.equal(value, expected[name]), name
 

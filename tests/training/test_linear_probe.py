@@ -8,8 +8,8 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 from madao.cli import main
-from madao.data import DATASETS, Pixels, Source
-from madao.policy import Standard
+from madao.data import DATASETS, DatasetRequest, InMemoryImages
+from madao.policy import BaseAugmentation
 from madao.training.linear_probe import LinearProtocol, linear_evaluation
 
 
@@ -27,11 +27,11 @@ class Fixed(nn.Module):
 
 @pytest.mark.parametrize("augment", [False, True])
 def test_a_linear_classifier_of_pixels_does_as_well_as_scikit_learns(augment: bool) -> None:
-    digits = DATASETS["digits"](Source(Path("unused")))
+    digits = DATASETS["digits"](DatasetRequest(Path("unused")))
     train, test = digits.train, digits.test
-    assert isinstance(train, Pixels)
-    assert isinstance(test, Pixels)
-    standard, encoder = Standard(padding=0, flip=False, cutout=0, mean=(0.3,), std=(0.35,)), Fixed().train()
+    assert isinstance(train, InMemoryImages)
+    assert isinstance(test, InMemoryImages)
+    standard, encoder = BaseAugmentation(padding=0, flip=False, cutout=0, mean=(0.3,), std=(0.35,)), Fixed().train()
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     protocol = LinearProtocol(epochs=15, lr=0.1, batch_size=64, augment=augment)
     score = linear_evaluation(encoder, train, test, 10, standard, protocol)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from madao.config.train import DataConfig
-from madao.data import Pixels
+from madao.data import InMemoryImages
 from madao.data.folder import holds_classes
 from madao.errors import UserError
 from madao.training.splits import Splits, load_splits
@@ -32,7 +32,7 @@ def splits(root: Path, images: int | None, seed: int = 0) -> Splits:
 
 
 def numbers(images: object) -> list[int]:
-    assert isinstance(images, Pixels)
+    assert isinstance(images, InMemoryImages)
     return images.images[:, 0, 0, 0].tolist()
 
 

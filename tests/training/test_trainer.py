@@ -23,10 +23,10 @@ from madao.config.train import (
     SpeedConfig,
     TrainConfig,
 )
-from madao.data import Pixels
+from madao.data import InMemoryImages
 from madao.errors import UserError
 from madao.policy import Policy, PolicySpec
-from madao.tasks import Score
+from madao.tasks import EvalResult
 from madao.training.build import METHODS
 from madao.training.interrupt import Interrupted
 from madao.training.run import checkpoint
@@ -38,11 +38,11 @@ from madao.training.trainer import Trainer
 def splits(channels: int = 1, side: int = 16, count: int = 96, classes: int = 3) -> Splits:
     generator = torch.Generator().manual_seed(0)
 
-    def pixels(number: int) -> Pixels:
+    def pixels(number: int) -> InMemoryImages:
         labels = torch.arange(number) % classes
         images = torch.randint(0, 256, (number, channels, side, side), generator=generator, dtype=torch.uint8)
         images[:, :, : side // 2] //= (1 + labels).reshape(-1, 1, 1, 1).to(torch.uint8)  # something to learn
-        return Pixels(images, labels)
+        return InMemoryImages(images, labels)
 
     return Splits(
         name="generated",
@@ -206,7 +206,7 @@ def test_what_the_weights_see_the_policy_does_not(tmp_path: Path) -> None:
     """The test set has no part in training: another one changes nothing but the result."""
     data = splits()
     assert data.test is not None
-    blank = dataclasses.replace(data, test=Pixels(torch.zeros_like(data.train.images[:30]), data.test.labels))  # type: ignore[attr-defined]
+    blank = dataclasses.replace(data, test=InMemoryImages(torch.zeros_like(data.train.images[:30]), data.test.labels))  # type: ignore[attr-defined]
     results = [Trainer(settings(tmp_path / name), each).fit() for name, each in (("a", data), ("b", blank))]
     assert_same_run(tmp_path / "a", tmp_path / "b")
     assert results[0].validation_error == results[1].validation_error
@@ -442,7 +442,7 @@ def test_checkpoints_may_be_epochs_apart_but_what_is_best_has_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = (0.5, 0.6, 0.7, 0.4, 0.8, 0.9, 0.9)
-    monkeypatch.setattr(Trainer, "_score", lambda self, images: Score(1.0, errors[self.epoch - 1], 8))
+    monkeypatch.setattr(Trainer, "_score", lambda self, images: EvalResult(1.0, errors[self.epoch - 1], 8))
     data, saved, save = splits(), [], Trainer._save
     Trainer(settings(tmp_path / "whole", epochs=7), data).fit()
     config = settings(tmp_path / "run", epochs=7, checkpoint_every=3)

@@ -13,10 +13,10 @@ import yaml
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from madao.config.train import DataConfig, Plain, TrainConfig, as_plain, from_plain
+from madao.config.train import DataConfig, Plain, TrainConfig, from_dict, to_dict
 from madao.errors import UserError
 from madao.experiments.dataset_hash import fingerprint
-from madao.experiments.jobs import Cell, Several
+from madao.experiments.jobs import Job, JobPool
 from madao.experiments.magnitude_search import Search, optuna_library, study_name, write_search
 from madao.experiments.plan import MORE, Plan, own_parser, read_plan
 from madao.experiments.published import is_record, record, without_paths
@@ -123,7 +123,7 @@ def _check(plan: Plan) -> None:
                 raise UserError(f"--data.validation 0 leaves no images to judge {name} by, and there is no test set")
             tested.append(config.data)
         return
-    difference = first_difference(as_plain(from_plain(saved["settings"])), _shared(plan.base))
+    difference = first_difference(to_dict(from_dict(saved["settings"])), _shared(plan.base))
     if difference is not None:
         key, before, now = difference
         raise UserError(
@@ -160,7 +160,7 @@ def _saved(folder: Path) -> dict[str, Any] | None:
 def _shared(base: TrainConfig) -> Plain:
     """The settings that all cells have in common; method, seed and place are each one's own."""
     augment = dataclasses.replace(base.augment, method="madao")
-    return as_plain(dataclasses.replace(base, augment=augment, seed=0, out=None, resume=False))
+    return to_dict(dataclasses.replace(base, augment=augment, seed=0, out=None, resume=False))
 
 
 def _begin(plan: Plan) -> str | None:
@@ -230,7 +230,7 @@ class _Run:
     """
 
     def __init__(self, plan: Plan, data: str | None, ended: Callable[[], object]) -> None:
-        self.plan, self.several, self.open = plan, Several(plan.chosen.jobs, ended), ""
+        self.plan, self.several, self.open = plan, JobPool(plan.chosen.jobs, ended), ""
         self._search: Search | None = None
         self._errors: dict[int, list[float]] = {}
         self._data, self._chosen = data, False
@@ -243,7 +243,7 @@ class _Run:
         for seed in self.plan.seeds:
             for method in self.plan.methods:
                 if method != TUNED:
-                    self.several.add(Cell(f"{method} {seed}", self.plan.cell(method, seed)))
+                    self.several.add(Job(f"{method} {seed}", self.plan.cell(method, seed)))
                 elif self._search is None:
                     self._add_tuned(seed, self.plan.methods[TUNED].augment.magnitude)
                 elif seed == self.plan.seeds[0]:
@@ -272,14 +272,14 @@ class _Run:
         """Whatever the table's seeds are, so that commands with others share the search."""
         return [*range(self.plan.chosen.search.seeds)]
 
-    def _next_trial(self) -> list[Cell]:
+    def _next_trial(self) -> list[Job]:
         """The cells of a trial of this command's own that has not ended, or of one that nobody has begun."""
         assert self._search is not None
         begun = (found for found in self._search.unfinished() if found[0] not in self._errors)
         found = next(begun, None) or self._search.next()
         return [] if found is None else self._trial(*found)
 
-    def _trial(self, number: int, magnitude: float) -> list[Cell]:
+    def _trial(self, number: int, magnitude: float) -> list[Job]:
         errors = self._errors[number] = []
         search, seeds = self._search, self._search_seeds
         assert search is not None
@@ -294,7 +294,7 @@ class _Run:
                 self._add_chosen()
 
         cells = [self.plan.cell(TUNED, seed, magnitude) for seed in seeds]
-        return [Cell(f"{TUNED} {magnitude:g} {cell.seed}", cell, then) for cell in cells]
+        return [Job(f"{TUNED} {magnitude:g} {cell.seed}", cell, then) for cell in cells]
 
     def _add_chosen(self) -> None:
         """Once all trials have ended, the cells with the magnitude that was chosen."""
@@ -306,7 +306,7 @@ class _Run:
                 self._add_tuned(seed, best)
 
     def _add_tuned(self, seed: int, magnitude: float) -> None:
-        self.several.add(Cell(f"{TUNED} {magnitude:g} {seed}", self.plan.cell(TUNED, seed, magnitude)))
+        self.several.add(Job(f"{TUNED} {magnitude:g} {seed}", self.plan.cell(TUNED, seed, magnitude)))
 
     def _say_what_is_open(self, search: Search) -> None:
         waiting = search.elsewhere()

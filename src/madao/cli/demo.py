@@ -12,7 +12,7 @@ from rich.table import Table
 
 from madao.cli.parser import call
 from madao.config.train import AugmentConfig, DataConfig, OptimizerConfig, OuterConfig, Planted, TrainConfig
-from madao.data.dataset import Source
+from madao.data.dataset import DatasetRequest
 from madao.data.digits import digits
 from madao.data.synthetic_shift import BY_CLASS, BY_TONE, FAMILIES, HALVES, dark_on_light
 from madao.policy import FrozenPolicy, load_policy
@@ -145,7 +145,7 @@ def _means_of_classes(result: Result) -> list[dict[str, float]]:
 
 
 def _means_of_tones(result: Result) -> list[dict[str, float]]:
-    train = digits(Source(Path(), planted=BY_TONE)).train
+    train = digits(DatasetRequest(Path(), planted=BY_TONE)).train
     images, _ = train.load(list(range(len(train))))
     policy, dark = load_policy(result.out), dark_on_light(images)
     assert isinstance(policy, FrozenPolicy)

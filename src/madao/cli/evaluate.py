@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from madao.cli.parser import call
-from madao.config.train import from_plain
+from madao.config.train import from_dict
 from madao.data import Batches
 from madao.errors import DataError, ModelError, UserError
-from madao.tasks import Score
-from madao.training.build import build_model, build_standard, build_task, pick_device
+from madao.tasks import EvalResult
+from madao.training.build import build_base_augmentation, build_model, build_task, pick_device
 from madao.training.evaluate import evaluate as score
 from madao.training.evaluate import to_compare_with
 from madao.training.linear_probe import LinearProtocol, linear_evaluation
@@ -53,7 +53,7 @@ def evaluate(
     saved = directory.saved_config()
     if saved is None:
         raise UserError(f"{run} is no run directory: it has no config.yaml")
-    config = from_plain(saved)
+    config = from_dict(saved)
     if protocol == "linear" and config.task.name != "moco":
         raise UserError(f"--protocol linear measures the features of moco, but {run} learned {config.task.name}")
     weights = weights or config.test_with
@@ -84,7 +84,7 @@ def evaluate(
     average = state.get("average")
     try:
         model.load_state_dict(average["module"] if average else state["model"])
-        standard = build_standard(config.augment, splits, 0)
+        standard = build_base_augmentation(config.augment, splits, 0)
         model.to(where)
         task = build_task(config, splits, model, standard, autocast=autocast)
         batches = functools.partial(
@@ -110,7 +110,7 @@ def evaluate(
     )
 
 
-def _of(found: Score) -> str:
+def _of(found: EvalResult) -> str:
     """What the error is the part of, and what else was measured."""
     if "mean_class_error" in found.metrics:
         others = f", mean per-class error {100 * found.metrics['mean_class_error']:.2f} %"

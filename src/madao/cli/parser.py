@@ -102,15 +102,15 @@ def _options(parser: jsonargparse.ArgumentParser) -> list[str]:
 def _explain(message: str, options: list[str], program: str) -> str:
     unknown = re.search(r"unrecognized arguments: (\S+)", message)
     unknown_key = re.search(r"""(?:[Oo]ption|Key) ['"]([\w.-]+)['"]""", message)
-    wrong = re.search(r'Parser key "([\w.]+)":\s+Expected a (.+?)\. Got value: (.*)', message, re.DOTALL)
+    mismatch = re.search(r'Parser key "([\w.]+)":\s+Expected a (.+?)\. Got value: (.*)', message, re.DOTALL)
     if unknown is not None:
         name = unknown[1].split("=")[0]
         if not name.startswith("-"):
             meant = f"did you mean '--data.root {name}'? " if "--data.root" in options else ""
             return f"no option stands before {name!r}; {meant}see {program} --help"
         return f"unknown option {name!r}; {_hint(name, options)}see {program} --help"
-    if wrong is not None:
-        return f"--{wrong[1]}: expected {_type_name(wrong[2])}, got {_one_line(wrong[3])!r}"
+    if mismatch is not None:
+        return f"--{mismatch[1]}: expected {_type_name(mismatch[2])}, got {_one_line(mismatch[3])!r}"
     if unknown_key is not None and "Expected" not in message:
         name = unknown_key[1]
         hint = _hint(f"--{name}", options).replace("--", "")

@@ -64,7 +64,7 @@ def preview(
     repeated = batch.repeat_interleave(columns, 0)
     draw = augment.sample(repeated)
     try:
-        results = augment.apply(repeated, draw)
+        results = augment.augment(repeated, draw)
     except ValueError as error:  # a fill for other channels, say
         raise UserError(f"{policy}: {error}") from None
     # Pillow's own font has no minus sign, only the hyphen.

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from madao.cli.parser import call
-from madao.config.train import as_plain, from_plain
+from madao.config.train import from_dict, to_dict
 from madao.errors import ReportError, UserError
 from madao.report import Run, find_runs, read_run, write_report
 
@@ -18,7 +18,7 @@ def command(arguments: list[str]) -> None:
 def _complete(run: Run) -> Run:
     """With the settings an older version did not know yet, so that runs of both can be compared."""
     try:
-        return dataclasses.replace(run, config=as_plain(from_plain(dict(run.config))))
+        return dataclasses.replace(run, config=to_dict(from_dict(dict(run.config))))
     except UserError:  # of a newer version: as it is
         return run
 

@@ -11,7 +11,7 @@ from madao.cli.parser import Parser, with_values
 from madao.cli.recipes import recipe_path
 from madao.config.train import TrainConfig
 from madao.errors import SharedError, UserError
-from madao.hypergrad import Ranks
+from madao.hypergrad import ProcessGroup
 from madao.policy.describe import preferred
 from madao.text import nearest
 from madao.training.build import build_policy
@@ -41,13 +41,13 @@ def command(arguments: list[str]) -> None:
             print("\n".join(opening(trainer)), flush=True)
         result = _fit(trainer)
     except (UserError, Interrupted) as error:
-        ranks = Ranks.current()
+        ranks = ProcessGroup.current()
         if ranks.first:
             raise
         if not isinstance(error, SharedError | Interrupted):
             raise UserError(f"process {ranks.rank} of {ranks.world}: {error}") from None
         raise SystemExit(error.exit_code if isinstance(error, Interrupted) else 2) from None  # the first one says it
-    if Ranks.current().first:
+    if ProcessGroup.current().first:
         from madao.report.run import read_run  # which takes a while to import
 
         lines = summary(result, config.outer.learn == "strength", read_run(Path(result.out)).unlearned)

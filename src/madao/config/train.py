@@ -314,12 +314,12 @@ class TrainConfig:
 Plain = dict[str, Any]
 
 
-def as_plain(config: TrainConfig) -> Plain:
+def to_dict(config: TrainConfig) -> Plain:
     """The configuration as dictionaries, lists and numbers."""
     return dataclasses.asdict(config)
 
 
-def from_plain(plain: Plain) -> TrainConfig:
+def from_dict(plain: Plain) -> TrainConfig:
     """The configuration from dictionaries, lists and numbers; settings that are not there have their defaults."""
     parts = {"data": DataConfig, "task": TaskConfig, "model": ModelConfig, "augment": AugmentConfig}
     parts |= {"optimizer": OptimizerConfig, "outer": OuterConfig, "speed": SpeedConfig}

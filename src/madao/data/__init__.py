@@ -1,14 +1,14 @@
 """Data sets: labelled images of one size, their splits, and batches of them."""
 
 from madao.data.batches import Batches
-from madao.data.dataset import Dataset, Source
-from madao.data.encoded import Encoded
-from madao.data.files import Files
-from madao.data.gpu_decode import OnDevice
-from madao.data.images import Images, Pixels
+from madao.data.dataset import Dataset, DatasetRequest
+from madao.data.encoded import LazyImages
+from madao.data.files import ImageFiles
+from madao.data.gpu_decode import GpuDecodedImages
+from madao.data.images import Images, InMemoryImages
 from madao.data.registry import DATASETS
 from madao.data.shards import Shards
-from madao.data.split import check_classes, share, stratified
+from madao.data.split import check_classes, stratified, stratified_subset
 from madao.data.statistics import mean_and_std
 from madao.errors import DataError
 
@@ -17,15 +17,15 @@ __all__ = [
     "Batches",
     "DataError",
     "Dataset",
-    "Encoded",
-    "Files",
+    "DatasetRequest",
+    "GpuDecodedImages",
+    "ImageFiles",
     "Images",
-    "OnDevice",
-    "Pixels",
+    "InMemoryImages",
+    "LazyImages",
     "Shards",
-    "Source",
     "check_classes",
     "mean_and_std",
-    "share",
     "stratified",
+    "stratified_subset",
 ]

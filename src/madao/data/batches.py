@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from madao.data.gpu_decode import OnDevice
-from madao.data.images import Images, Pixels
+from madao.data.gpu_decode import GpuDecodedImages
+from madao.data.images import Images, InMemoryImages
 from madao.data.loading import load_batches
 from madao.errors import DataError
 
@@ -55,7 +55,7 @@ class Batches:
         self.rank, self.world = rank, world
         self.skipped: set[int] = set()
         self._resident: tuple[Tensor, Tensor] | None = None
-        if isinstance(images, Pixels):
+        if isinstance(images, InMemoryImages):
             self._resident = images.images.to(device), images.targets.to(device)
 
     def __len__(self) -> int:
@@ -112,6 +112,6 @@ class Batches:
 
     def _decode(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, list[int]]]:
         lists = (indices.tolist() for indices in batches)
-        if isinstance(self.images, OnDevice):
+        if isinstance(self.images, GpuDecodedImages):
             return map(self.images.unpack, load_batches(self.images.pack, lists, self.workers))
         return load_batches(self.images.load, lists, self.workers, pin_memory=self.device.type == "cuda")

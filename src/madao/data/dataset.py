@@ -9,7 +9,7 @@ from madao.errors import DataError
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class DatasetRequest:
     """How a data set is asked for.
 
     Attributes:

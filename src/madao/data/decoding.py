@@ -80,7 +80,7 @@ def jpeg_decoder() -> tuple[Any, Any]:
     return decode_jpeg, ImageReadMode.RGB
 
 
-def why_not_on(device: torch.device) -> str | None:
+def gpu_decode_error(device: torch.device) -> str | None:
     """What keeps a device from decoding JPEG files by itself, in words; None if nothing does."""
     if device.type != "cuda":
         return f"the device is {device.type}"

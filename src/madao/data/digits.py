@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from madao.data.dataset import Dataset, Source
-from madao.data.images import Pixels
+from madao.data.dataset import Dataset, DatasetRequest
+from madao.data.images import InMemoryImages
 from madao.data.synthetic_shift import BY_TONE, PLANTED, plant
 from madao.errors import DataError
 
@@ -14,7 +14,7 @@ _COPIES = 4
 """How often each validation and test digit occurs, each time with a shift of its own."""
 
 
-def digits(source: Source) -> Dataset:
+def digits(source: DatasetRequest) -> Dataset:
     """1,797 digits of 16 × 16 pixels: half to learn from, a quarter each to choose and to be measured by.
 
     `source.planted` moves the validation and test digits and leaves the training digits upright, so that the
@@ -35,17 +35,17 @@ def digits(source: Source) -> Dataset:
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     train, validation, test = order.split([899, 449, 449])
 
-    def moved(indices: Tensor, seed: int) -> Pixels:
+    def moved(indices: Tensor, seed: int) -> InMemoryImages:
         if source.planted == "none":
-            return Pixels(images[indices], labels[indices]).resized(source.side)
+            return InMemoryImages(images[indices], labels[indices]).resized(source.side)
         repeated = indices.repeat(_COPIES)
         shifted = plant(images[repeated], labels[repeated], source.planted, seed)
-        return Pixels(shifted, labels[repeated]).resized(source.side)
+        return InMemoryImages(shifted, labels[repeated]).resized(source.side)
 
     return Dataset(
         name="digits",
         classes=tuple(str(name) for name in bundled.target_names),
-        train=Pixels(images[train], labels[train]).resized(source.side),
+        train=InMemoryImages(images[train], labels[train]).resized(source.side),
         validation=moved(validation, seed=1),
         test=moved(test, seed=2),
         flip=False,

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from madao.data.decoding import decode, jpeg_decoder
-from madao.data.images import Pixels, check_labels
+from madao.data.images import InMemoryImages, check_labels
 from madao.data.loading import load_batches
 from madao.errors import DataError
 
 OnError = Literal["stop", "skip"]
 
 
-class Encoded(abc.ABC):
+class LazyImages(abc.ABC):
     """Images as RGB squares: cut to the middle, then scaled.
 
     Args:
@@ -87,7 +87,7 @@ class Encoded(abc.ABC):
                 "files with --data.on_error skip"
             ) from None
 
-    def decode_all(self, workers: int = 0) -> tuple[Pixels, list[str]]:
+    def decode_all(self, workers: int = 0) -> tuple[InMemoryImages, list[str]]:
         """Decode every image once, into memory.
 
         Args:
@@ -103,4 +103,4 @@ class Encoded(abc.ABC):
             images[len(readable) : len(readable) + len(loaded)] = loaded
             readable += [batch[position] for position in positions]
         skipped = sorted(set(range(len(self))) - set(readable))
-        return Pixels(images[: len(readable)], self.labels[readable]), [self.name(index) for index in skipped]
+        return InMemoryImages(images[: len(readable)], self.labels[readable]), [self.name(index) for index in skipped]

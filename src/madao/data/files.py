@@ -6,10 +6,10 @@ from typing import Self
 
 from torch import Tensor
 
-from madao.data.encoded import Encoded, OnError
+from madao.data.encoded import LazyImages, OnError
 
 
-class Files(Encoded):
+class ImageFiles(LazyImages):
     """Images in files, as RGB squares: cut to the middle, then scaled.
 
     Args:

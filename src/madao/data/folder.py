@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from madao.data.dataset import Dataset, Source
-from madao.data.files import Files
+from madao.data.dataset import Dataset, DatasetRequest
+from madao.data.files import ImageFiles
 from madao.errors import DataError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm")
@@ -42,7 +42,7 @@ def _holds_two(place: Path) -> bool:
         return len([*itertools.islice(classes, 2)]) == 2
 
 
-def folder(source: Source) -> Dataset:
+def folder(source: DatasetRequest) -> Dataset:
     """`root/train/<class>/*`, and where there are `root/val` and `root/test`; or all in `root/<class>/*`."""
     root = source.root
     if not root.is_dir():
@@ -96,7 +96,7 @@ def _is_image(path: Path) -> bool:
     return path.name.lower().endswith(SUFFIXES) and not path.name.startswith(".")
 
 
-def _files(root: Path, classes: tuple[str, ...], source: Source) -> Files:
+def _files(root: Path, classes: tuple[str, ...], source: DatasetRequest) -> ImageFiles:
     paths: list[Path] = []
     labels: list[int] = []
     for place in _folders(root):
@@ -109,4 +109,4 @@ def _files(root: Path, classes: tuple[str, ...], source: Source) -> Files:
         labels += [classes.index(place.name)] * len(images)
     if not paths:
         raise DataError(f"{root} has no class folder; {_LAYOUT}")
-    return Files(paths, torch.tensor(labels), source.side or 256, source.on_error)
+    return ImageFiles(paths, torch.tensor(labels), source.side or 256, source.on_error)

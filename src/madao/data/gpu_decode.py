@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from madao.data.decoding import jpegs, middle, plain_jpeg, scaled, upright
-from madao.data.encoded import Encoded
+from madao.data.encoded import LazyImages
 
 _PIXELS = 2**25
 """Decoded by one call, at most: 180 images of ImageNet keep the decoder busy, in 100 MB beside the model."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Packed:
+class JpegBatch:
     """What a worker hands over of a batch.
 
     Attributes:
@@ -42,7 +42,7 @@ class Packed:
     decoded: list[int]
 
 
-class OnDevice:
+class GpuDecodedImages:
     """Images that are decoded on a device; `load` is the same on the CPU.
 
     Args:
@@ -50,7 +50,7 @@ class OnDevice:
         device: By which. The CPU decodes too, to compare with.
     """
 
-    def __init__(self, images: Encoded, device: torch.device) -> None:
+    def __init__(self, images: LazyImages, device: torch.device) -> None:
         self.images, self.device = images, device
 
     @property
@@ -79,7 +79,7 @@ class OnDevice:
         """The images at `indices` only."""
         return type(self)(self.images.subset(indices), self.device)
 
-    def pack(self, indices: list[int]) -> Packed:
+    def pack(self, indices: list[int]) -> JpegBatch:
         """What a worker does: read, and decode only what is no plain JPEG."""
         files: list[bytes] = []
         about: list[tuple[int, int]] = []
@@ -102,7 +102,7 @@ class OnDevice:
             if image is not None:
                 squares.append(image)
                 decoded.append(position)
-        return Packed(
+        return JpegBatch(
             indices=indices,
             data=torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8) if files else torch.empty(0).byte(),
             lengths=[len(data) for data in files],
@@ -113,7 +113,7 @@ class OnDevice:
             decoded=decoded,
         )
 
-    def unpack(self, batch: Packed) -> tuple[Tensor, list[int]]:
+    def unpack(self, batch: JpegBatch) -> tuple[Tensor, list[int]]:
         """The rest: uint8 `[n, 3, side, side]` on the device, and which places of the batch they are."""
         found = dict(zip(batch.decoded, batch.squares.to(self.device), strict=True))
         files = batch.data.split(batch.lengths)

@@ -34,7 +34,7 @@ class Images(Protocol):
         """The images at `indices` only."""
 
 
-class Pixels:
+class InMemoryImages:
     """Images in memory.
 
     Args:
@@ -77,12 +77,12 @@ class Pixels:
         masks = None if self.masks is None else self.masks[indices]
         return type(self)(self.images[indices], self.labels[indices], masks)
 
-    def on(self, device: torch.device) -> "Pixels":
+    def on(self, device: torch.device) -> "InMemoryImages":
         """Images and masks on a device; labels stay."""
         masks = None if self.masks is None else self.masks.to(device)
-        return Pixels(self.images.to(device), self.labels, masks)
+        return InMemoryImages(self.images.to(device), self.labels, masks)
 
-    def resized(self, side: int | None) -> "Pixels":
+    def resized(self, side: int | None) -> "InMemoryImages":
         """Scaled so that the shorter side is `side`, and cut to the square in the middle; None: as they are."""
         if side is None or self.shape[1:] == (side, side):
             return self
@@ -96,7 +96,7 @@ class Pixels:
         if masks is not None:
             whole = masks[:, None, top : top + cut, left : left + cut].float()
             masks = F.interpolate(whole, size=(side, side), mode="nearest-exact")[:, 0].to(torch.uint8)
-        return Pixels(torch.cat(scaled), self.labels, masks)
+        return InMemoryImages(torch.cat(scaled), self.labels, masks)
 
 
 def check_labels(labels: Tensor, count: int) -> None:

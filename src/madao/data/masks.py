@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from madao.data.dataset import Dataset, Source
+from madao.data.dataset import Dataset, DatasetRequest
 from madao.data.decoding import middle
-from madao.data.files import Files
+from madao.data.files import ImageFiles
 from madao.data.folder import SUFFIXES, VALIDATION, named_classes
-from madao.data.images import Pixels
+from madao.data.images import InMemoryImages
 from madao.errors import DataError
 
 IGNORED = 255
@@ -19,7 +19,7 @@ IGNORED = 255
 _LAYOUT = "expected <root>/images and <root>/masks, or both under <root>/train, and where there are val and test"
 
 
-def masks(source: Source) -> Dataset:
+def masks(source: DatasetRequest) -> Dataset:
     """`root/images/*` and `root/masks/*.png` of the same names; or such folders under `train`, `val` and `test`.
 
     A mask is a grey or palette PNG whose values are classes from 0 on, 255 where a pixel does not count. `classes.txt`
@@ -42,12 +42,12 @@ def masks(source: Source) -> Dataset:
     return Dataset("masks", classes, train, others["validation"], others["test"], flip=True)
 
 
-def looks_so(root: Path) -> bool:
+def is_mask_folder(root: Path) -> bool:
     """Whether a folder holds images and masks rather than a folder per class."""
     return any((place / "images").is_dir() and (place / "masks").is_dir() for place in (root, root / "train"))
 
 
-def _pixels(place: Path, source: Source) -> Pixels:
+def _pixels(place: Path, source: DatasetRequest) -> InMemoryImages:
     images = place / "images"
     if not images.is_dir() or not (place / "masks").is_dir():
         raise DataError(f"{place} has no folders images and masks; {_LAYOUT}")
@@ -55,7 +55,7 @@ def _pixels(place: Path, source: Source) -> Pixels:
     if not paths:
         raise DataError(f"{images} has no image; add some ({' '.join(SUFFIXES)})")
     side = source.side or 256
-    files = Files(paths, torch.zeros(len(paths), dtype=torch.int64), side, source.on_error)
+    files = ImageFiles(paths, torch.zeros(len(paths), dtype=torch.int64), side, source.on_error)
     pictures, planes = [], []
     for index, path in enumerate(paths):
         picture = files.decoded(index)
@@ -70,7 +70,7 @@ def _pixels(place: Path, source: Source) -> Pixels:
             planes.append(plane)
     if not pictures:
         raise DataError(f"none of the {len(paths)} images of {images} could be read with their masks")
-    return Pixels(torch.stack(pictures), torch.zeros(len(pictures), dtype=torch.int64), torch.stack(planes))
+    return InMemoryImages(torch.stack(pictures), torch.zeros(len(pictures), dtype=torch.int64), torch.stack(planes))
 
 
 def _decode_mask(path: Path, image: Path, side: int) -> Tensor:
@@ -92,7 +92,7 @@ def _decode_mask(path: Path, image: Path, side: int) -> Tensor:
     return F.interpolate(middle(plane[None])[None], size=(side, side), mode="nearest-exact")[0, 0]
 
 
-def _classes(root: Path, train: Pixels) -> tuple[str, ...]:
+def _classes(root: Path, train: InMemoryImages) -> tuple[str, ...]:
     names = named_classes(root)
     if names is not None:
         return names
@@ -100,7 +100,7 @@ def _classes(root: Path, train: Pixels) -> tuple[str, ...]:
     return tuple(map(str, range(max(found, default=-1) + 1)))
 
 
-def _check(pixels: Pixels, classes: tuple[str, ...], what: str) -> None:
+def _check(pixels: InMemoryImages, classes: tuple[str, ...], what: str) -> None:
     beyond = [value for value in pixels.targets.unique().tolist() if len(classes) <= value != IGNORED]
     if len(classes) < 2 or beyond:
         value = f"the class {beyond[0]}" if beyond else f"{len(classes)} class"

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from madao.data.dataset import Dataset, Source
-from madao.data.images import Pixels
+from madao.data.dataset import Dataset, DatasetRequest
+from madao.data.images import InMemoryImages
 from madao.errors import DataError
 
 # Keys of images and labels; `{}` is train, val or test.
@@ -21,7 +21,7 @@ _EXPECTED = (
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def npz(source: Source) -> Dataset:
+def npz(source: DatasetRequest) -> Dataset:
     """The .npz file that root is, or the only one in it. Whether it may be mirrored is not known: it is not."""
     path = _find(source.root)
     try:
@@ -40,7 +40,7 @@ def npz(source: Source) -> Dataset:
         )
 
     own = _pixels(*train, classes, f"train of {path}").resized(source.side)
-    others: dict[str, Pixels] = {}
+    others: dict[str, InMemoryImages] = {}
     for name in ("val", "test"):
         split = _split(arrays, name, path)
         if split is not None:
@@ -83,7 +83,7 @@ def _labels(labels: Array, what: str) -> Array:
     return labels
 
 
-def _pixels(images: Array, labels: Array, classes: Array, what: str) -> Pixels:
+def _pixels(images: Array, labels: Array, classes: Array, what: str) -> InMemoryImages:
     if images.ndim == 3:
         images = images[..., None]
     if images.ndim != 4 or images.shape[-1] not in (1, 3):
@@ -99,4 +99,4 @@ def _pixels(images: Array, labels: Array, classes: Array, what: str) -> Pixels:
     if len(unknown):
         raise DataError(f"{what} has the label {unknown[0]}, which train does not have; remove its images")
     channels_first = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
-    return Pixels(torch.from_numpy(channels_first), torch.from_numpy(np.searchsorted(classes, labels)))
+    return InMemoryImages(torch.from_numpy(channels_first), torch.from_numpy(np.searchsorted(classes, labels)))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from madao.data.dataset import Dataset, Source
+from madao.data.dataset import Dataset, DatasetRequest
 from madao.data.digits import digits
 from madao.data.folder import folder
 from madao.data.masks import masks
@@ -20,7 +20,7 @@ from madao.data.torchvision_sets import (
 )
 from madao.data.webdataset import webdataset
 
-DATASETS: dict[str, Callable[[Source], Dataset]] = {
+DATASETS: dict[str, Callable[[DatasetRequest], Dataset]] = {
     "cifar10": cifar10,
     "cifar100": cifar100,
     "svhn": svhn,

@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from madao.data.dataset import Dataset, Source
-from madao.data.images import Pixels
+from madao.data.dataset import Dataset, DatasetRequest
+from madao.data.images import InMemoryImages
 from madao.data.synthetic_shift import SHIFTS, plant, plant_masks
 from madao.errors import DataError
 
@@ -14,7 +14,7 @@ _SIDE = 24
 _OBJECTS = 2
 
 
-def shapes(source: Source) -> Dataset:
+def shapes(source: DatasetRequest) -> Dataset:
     """Grey images of 24 × 24 pixels with two shapes each: 600 to learn from, 400 each to choose and to be measured by.
 
     Which class a bar is depends on how it lies. `source.planted` moves validation and test images, and their masks with
@@ -24,10 +24,10 @@ def shapes(source: Source) -> Dataset:
         raise DataError(f"--data.planted must be one of {', '.join(SHIFTS)}, got {source.planted!r}")
     generator = torch.Generator().manual_seed(0)
 
-    def drawn(count: int, shift: str, seed: int) -> Pixels:
+    def drawn(count: int, shift: str, seed: int) -> InMemoryImages:
         images, masks = _draw(count, generator)
         labels = torch.zeros(count, dtype=torch.int64)
-        moved = Pixels(plant(images, labels, shift, seed), labels, plant_masks(masks, shift, seed))
+        moved = InMemoryImages(plant(images, labels, shift, seed), labels, plant_masks(masks, shift, seed))
         return moved.resized(source.side)
 
     return Dataset(

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from madao.data.encoded import Encoded, OnError
+from madao.data.encoded import LazyImages, OnError
 from madao.data.shardindex import ShardIndex
 
 _OPEN = 64
 """Most shards that are open at a time."""
 
 
-class Shards(Encoded):
+class Shards(LazyImages):
     """Images in shards. A shard that was indexed is as good as a folder: any image is one seek away.
 
     WebDataset streams shards instead, and shuffles what passes by in a buffer: an order that depends on the number of

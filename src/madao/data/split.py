@@ -37,7 +37,7 @@ def stratified(
     return (~validation).nonzero().flatten(), validation.nonzero().flatten()
 
 
-def share(labels: Tensor, count: int, seed: int, least: int = 1) -> Tensor:
+def stratified_subset(labels: Tensor, count: int, seed: int, least: int = 1) -> Tensor:
     """Some of the images, chosen at random so that each class gives its share.
 
     They are the last of an order whose first `stratified` sets aside with the same seed, so that a training on few
@@ -81,12 +81,12 @@ def check_classes(labels: Tensor, classes: Sequence[str], what: str) -> None:
         classes: Their names.
         what: Which split this is, for the error.
     """
-    lacking = lacks(labels, classes, what)
+    lacking = missing_classes(labels, classes, what)
     if lacking is not None:
         raise DataError(f"{lacking}; add some, or make the split larger")
 
 
-def lacks(labels: Tensor, classes: Sequence[str], what: str) -> str | None:
+def missing_classes(labels: Tensor, classes: Sequence[str], what: str) -> str | None:
     """Which classes have no image in a split, in words; None where all have."""
     present = set(labels.unique().tolist())
     missing = [name for label, name in enumerate(classes) if label not in present]

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from madao.data.dataset import Dataset, Source
-from madao.data.files import Files
-from madao.data.images import Pixels
+from madao.data.dataset import Dataset, DatasetRequest
+from madao.data.files import ImageFiles
+from madao.data.images import InMemoryImages
 from madao.errors import DataError, DatasetNotFoundError
 
 # What torchvision lets through when files are missing, incomplete or cannot be fetched; URLError is an OSError.
@@ -27,17 +27,17 @@ _FAILURES = (
 )
 
 
-def cifar10(source: Source) -> Dataset:
+def cifar10(source: DatasetRequest) -> Dataset:
     """Ten classes of 32 × 32 photographs."""
     return _cifar("cifar10", "CIFAR10", source)
 
 
-def cifar100(source: Source) -> Dataset:
+def cifar100(source: DatasetRequest) -> Dataset:
     """A hundred classes of 32 × 32 photographs."""
     return _cifar("cifar100", "CIFAR100", source)
 
 
-def svhn(source: Source) -> Dataset:
+def svhn(source: DatasetRequest) -> Dataset:
     """House numbers, 32 × 32, without the extra images."""
     train, test = (_open("svhn", "SVHN", source, split=split) for split in ("train", "test"))
     return Dataset(
@@ -50,28 +50,28 @@ def svhn(source: Source) -> Dataset:
     )
 
 
-def imagenet(source: Source) -> Dataset:
+def imagenet(source: DatasetRequest) -> Dataset:
     """A thousand classes; the official validation images are the test split."""
     archives = "ILSVRC2012_devkit_t12.tar.gz, ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar of image-net.org"
     return _files("imagenet", "ImageNet", source, train=("train",), test="val", by_hand=archives)
 
 
-def flowers102(source: Source) -> Dataset:
+def flowers102(source: DatasetRequest) -> Dataset:
     """102 kinds of flowers; the official training and validation images together are the training split."""
     return _files("flowers102", "Flowers102", source, train=("train", "val"), test="test")
 
 
-def oxford_pets(source: Source) -> Dataset:
+def oxford_pets(source: DatasetRequest) -> Dataset:
     """37 breeds of cats and dogs."""
     return _files("oxford-pets", "OxfordIIITPet", source, train=("trainval",), test="test")
 
 
-def fgvc_aircraft(source: Source) -> Dataset:
+def fgvc_aircraft(source: DatasetRequest) -> Dataset:
     """Aircraft in 70 families."""
     return _files("fgvc-aircraft", "FGVCAircraft", source, train=("trainval",), test="test", annotation_level="family")
 
 
-def stanford_cars(source: Source) -> Dataset:
+def stanford_cars(source: DatasetRequest) -> Dataset:
     """196 models of cars."""
     parts = (
         "stanford_cars/ with cars_train/, cars_test/, cars_test_annos_withlabels.mat and devkit/, which holds "
@@ -80,7 +80,7 @@ def stanford_cars(source: Source) -> Dataset:
     return _files("stanford-cars", "StanfordCars", source, train=("train",), test="test", by_hand=parts)
 
 
-def _cifar(name: str, kind: str, source: Source) -> Dataset:
+def _cifar(name: str, kind: str, source: DatasetRequest) -> Dataset:
     train, test = (_open(name, kind, source, train=train) for train in (True, False))
     return Dataset(
         name=name,
@@ -95,7 +95,7 @@ def _cifar(name: str, kind: str, source: Source) -> Dataset:
 def _files(
     name: str,
     kind: str,
-    source: Source,
+    source: DatasetRequest,
     train: tuple[str, ...],
     test: str,
     by_hand: str | None = None,
@@ -118,10 +118,10 @@ def _files(
     # ImageNet gives each class a tuple of synonyms.
     classes = tuple(str(entry if isinstance(entry, str) else entry[0]) for entry in parts[0].classes)
 
-    def files(parts: list[Any]) -> Files:
+    def files(parts: list[Any]) -> ImageFiles:
         samples = [sample for part in parts for sample in _listed(part)]
         labels = torch.tensor([label for _, label in samples], dtype=torch.int64)
-        return Files([path for path, _ in samples], labels, source.side or 256, source.on_error)
+        return ImageFiles([path for path, _ in samples], labels, source.side or 256, source.on_error)
 
     return Dataset(name, classes, train=files(parts[:-1]), validation=None, test=files(parts[-1:]), flip=True)
 
@@ -135,12 +135,12 @@ def _listed(part: Any) -> list[tuple[Path, int]]:
     return [(Path(path), int(label)) for path, label in samples]
 
 
-def _pixels(images: Any, labels: Any, source: Source) -> Pixels:
+def _pixels(images: Any, labels: Any, source: DatasetRequest) -> InMemoryImages:
     pixels = torch.from_numpy(np.ascontiguousarray(images))
-    return Pixels(pixels, torch.as_tensor(labels, dtype=torch.int64)).resized(source.side)
+    return InMemoryImages(pixels, torch.as_tensor(labels, dtype=torch.int64)).resized(source.side)
 
 
-def _open(name: str, kind: str, source: Source, by_hand: str | None = None, **options: Any) -> Any:
+def _open(name: str, kind: str, source: DatasetRequest, by_hand: str | None = None, **options: Any) -> Any:
     """One of torchvision's data sets, its errors in our words."""
     try:
         from torchvision import datasets

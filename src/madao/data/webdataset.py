@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from madao.data.dataset import Dataset, Source
+from madao.data.dataset import Dataset, DatasetRequest
 from madao.data.folder import CLASSES, VALIDATION, named_classes
 from madao.data.shardindex import index_shard
 from madao.data.shards import Shards
@@ -25,7 +25,7 @@ _LAYOUT = (
 )
 
 
-def webdataset(source: Source) -> Dataset:
+def webdataset(source: DatasetRequest) -> Dataset:
     """Shards of samples: `key.jpg` (or another image) and `key.cls`, a number, or `key.json` with a `label`.
 
     `root/train-*.tar` or `root/train/*.tar`, and where there are the same for val and test (or training, validation,

@@ -12,7 +12,7 @@ from madao.hypergrad.pytree import Vector
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class Shard:
     """The examples of one process among those of all, which are in the order of the processes.
 
     Attributes:
@@ -26,13 +26,13 @@ class Place:
     total: int
 
     @classmethod
-    def of(cls, rank: int, sizes: Sequence[int]) -> "Place":
+    def of(cls, rank: int, sizes: Sequence[int]) -> "Shard":
         """Of the process `rank`, where they have so many examples each."""
         start = sum(sizes[:rank])
         return cls(start, start + sizes[rank], sum(sizes))
 
     @classmethod
-    def alone(cls, count: int) -> "Place":
+    def alone(cls, count: int) -> "Shard":
         """Of the only process, which has them all."""
         return cls(0, count, count)
 
@@ -42,7 +42,7 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ranks:
+class ProcessGroup:
     """The processes, and which of them this one is. Alone it does nothing at all.
 
     Every process makes the same calls in the same order. What they return is the same on all of them, bit for bit.
@@ -56,7 +56,7 @@ class Ranks:
     world: int = 1
 
     @classmethod
-    def current(cls) -> "Ranks":
+    def current(cls) -> "ProcessGroup":
         """Those of `torch.distributed`, where it is in use."""
         if not dist.is_available() or not dist.is_initialized():
             return cls()
@@ -67,7 +67,7 @@ class Ranks:
         """Whether this is the process that writes and speaks."""
         return self.rank == 0
 
-    def total(self, vector: Vector) -> Vector:
+    def all_reduce_sum(self, vector: Vector) -> Vector:
         """The sum over all processes, in one message for each dtype."""
         if self.world == 1:
             return vector
@@ -80,22 +80,22 @@ class Ranks:
                 result[i] = part.view(vector[i].shape)
         return tuple(result)
 
-    def most(self, values: Tensor) -> Tensor:
+    def all_reduce_max(self, values: Tensor) -> Tensor:
         """The largest of all processes, number by number."""
         if self.world > 1:
             values = values.clone()
             dist.all_reduce(values, dist.ReduceOp.MAX)
         return values
 
-    def places(self, counts: Sequence[int], device: torch.device) -> list[Place]:
+    def places(self, counts: Sequence[int], device: torch.device) -> list[Shard]:
         """Of several kinds of examples, of which this process has so many each."""
         if self.world == 1:
-            return [Place.alone(count) for count in counts]
+            return [Shard.alone(count) for count in counts]
         sizes = [torch.zeros(len(counts), dtype=torch.int64, device=device) for _ in range(self.world)]
         dist.all_gather(sizes, torch.tensor(counts, device=device))
-        return [Place.of(self.rank, of_all) for of_all in torch.stack(sizes, 1).tolist()]
+        return [Shard.of(self.rank, of_all) for of_all in torch.stack(sizes, 1).tolist()]
 
-    def gathered(self, values: Tensor, place: Place | None = None) -> Tensor:
+    def all_gather(self, values: Tensor, place: Shard | None = None) -> Tensor:
         """The examples' values of all processes, one behind the other; `values` is `[B, …]`, each with its own B.
 
         Where the place is known already it may have room for more: what is left of it is zero.
@@ -110,13 +110,13 @@ class Ranks:
         return whole
 
     @torch.no_grad()
-    def as_the_first(self, tensors: Iterable[Tensor]) -> None:
+    def broadcast_(self, tensors: Iterable[Tensor]) -> None:
         """Overwrite tensors by those of the first process: running statistics, which each has its own of."""
         if self.world > 1:
             for tensor in tensors:
                 dist.broadcast(tensor, 0)
 
-    def told(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         """What the first process says."""
         if self.world == 1:
             return value

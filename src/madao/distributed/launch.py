@@ -16,14 +16,14 @@ from torch import nn
 
 from madao.config.train import TrainConfig
 from madao.errors import SharedError, UserError
-from madao.hypergrad import Ranks
+from madao.hypergrad import ProcessGroup
 from madao.text import counted
 
 PATIENCE = timedelta(minutes=30)
 """How long a process waits for the others, of which one may be downloading or compiling."""
 
 
-def launched(device: torch.device, devices: int, nodes: int, half: bool) -> Fabric:
+def launch(device: torch.device, devices: int, nodes: int, half: bool) -> Fabric:
     """Fabric, with as many processes as asked for, or as `torchrun` has started.
 
     Args:
@@ -71,7 +71,7 @@ def synchronised(network: nn.Module, config: TrainConfig, device: torch.device) 
     return converted
 
 
-def by_the_first(ranks: Ranks, action: Callable[[], Any], again: bool = False) -> Any:
+def rank_zero_first(ranks: ProcessGroup, action: Callable[[], Any], again: bool = False) -> Any:
     """What an action of the first process returns, on all of them. Where it raises an error, all do.
 
     Args:
@@ -84,11 +84,11 @@ def by_the_first(ranks: Ranks, action: Callable[[], Any], again: bool = False) -
         try:
             result = action()
         except Exception as error:
-            ranks.told((None, str(error)))
+            ranks.broadcast_object((None, str(error)))
             if isinstance(error, UserError) and ranks.world > 1:
                 raise SharedError(str(error)) from None
             raise
-    told, message = ranks.told((None if again else result, None))
+    told, message = ranks.broadcast_object((None if again else result, None))
     if message is not None:
         raise SharedError(message)
     if again:

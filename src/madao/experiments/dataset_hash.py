@@ -6,7 +6,7 @@ import hashlib
 import torch
 
 from madao.config.train import DataConfig
-from madao.data import Encoded, Images, Pixels
+from madao.data import Images, InMemoryImages, LazyImages
 from madao.training.splits import load_dataset
 
 _LOOKED_AT = 256
@@ -36,10 +36,10 @@ def _content(images: Images) -> bytes:
     looked_at = [int(i) for i in torch.arange(count) * len(images) // max(count, 1)]
     digest = hashlib.sha256(repr((len(images), images.shape)).encode())
     digest.update(images.labels.numpy().tobytes())
-    if isinstance(images, Encoded):
+    if isinstance(images, LazyImages):
         for index in looked_at:
             digest.update(images.read(index))
-    elif isinstance(images, Pixels):
+    elif isinstance(images, InMemoryImages):
         for tensor in (images.images, images.masks):
             if tensor is not None:
                 digest.update(tensor[looked_at].numpy().tobytes())

@@ -45,7 +45,7 @@ _ALIKE = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
+class Job:
     """A training.
 
     Attributes:
@@ -64,7 +64,7 @@ class Cell:
         return Result.load(Path(str(self.config.out)))
 
 
-class Several:
+class JobPool:
     """Trains cells; what is finished already is not trained again, and what has begun goes on.
 
     Args:
@@ -78,15 +78,15 @@ class Several:
     def __init__(self, jobs: int = 1, ended: Callable[[], object] | None = None) -> None:
         self.jobs, self.ended = jobs, ended
         self.problems: dict[str, str] = {}
-        self._waiting: collections.deque[Cell | Callable[[], Sequence[Cell]]] = collections.deque()
-        self._running: dict[int, tuple[Cell, BaseProcess, Connection]] = {}
+        self._waiting: collections.deque[Job | Callable[[], Sequence[Job]]] = collections.deque()
+        self._running: dict[int, tuple[Job, BaseProcess, Connection]] = {}
         self._succeeded, self._opened = 0, False
 
-    def add(self, cell: Cell) -> None:
+    def add(self, cell: Job) -> None:
         """Let a cell be trained after those that wait."""
         self._waiting.append(cell)
 
-    def ask(self, source: Callable[[], Sequence[Cell]]) -> None:
+    def ask(self, source: Callable[[], Sequence[Job]]) -> None:
         """Let a function say which cells come next, each time that one can start and until it names none."""
         self._waiting.append(source)
 
@@ -107,7 +107,7 @@ class Several:
         """Start what there is room for; whether anything waits."""
         while self._waiting and len(self._running) < self.jobs and not self._hopeless():
             cell = self._waiting.popleft()
-            if not isinstance(cell, Cell):
+            if not isinstance(cell, Job):
                 if found := cell():
                     self._waiting.extendleft([cell, *reversed(found)])
                 continue
@@ -137,7 +137,7 @@ class Several:
             self._stop()
             raise Interrupted(request.number, "stopped")
 
-    def _note(self, cell: Cell, code: int, channel: Connection, stopping: bool) -> None:
+    def _note(self, cell: Job, code: int, channel: Connection, stopping: bool) -> None:
         """Take down how a cell ended; one that stops when all do has not failed."""
         message = ""
         with channel, contextlib.suppress(EOFError):  # what ended without a word
@@ -154,7 +154,7 @@ class Several:
         if self.ended is not None:
             self.ended()
 
-    def _end(self, cell: Cell, result: Result | None) -> None:
+    def _end(self, cell: Job, result: Result | None) -> None:
         if cell.then is not None:
             cell.then(result)
 

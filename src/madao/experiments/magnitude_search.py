@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from madao.config.train import TrainConfig, as_plain
+from madao.config.train import TrainConfig, to_dict
 from madao.errors import UserError
 from madao.files import replacing
 from madao.training.run.directory import FREE
@@ -174,7 +174,7 @@ def _suggest(trial: Any) -> float:
 def study_name(config: TrainConfig, seeds: list[int], data: str | None) -> str:
     """One name for searches of the same settings, seeds and data, as its fingerprint tells; another for others."""
     flat: dict[str, Any] = {}
-    for key, value in as_plain(config).items():
+    for key, value in to_dict(config).items():
         flat |= {f"{key}.{name}": each for name, each in value.items()} if isinstance(value, dict) else {key: value}
     free = {*FREE, "seed", "augment.magnitude", *(key for key in flat if key.startswith("outer."))}
     kept = {key: value for key, value in flat.items() if key not in free} | {"seeds": seeds, "data": data}

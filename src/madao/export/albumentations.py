@@ -44,11 +44,11 @@ class PolicyTransform(albumentations.DualTransform):  # type: ignore[misc]
 
     def get_params(self) -> dict[str, Any]:
         """The draw, as plain numbers: `{"steps": [[operation, applied, magnitude, sign], …]}`."""
-        return {} if self.engine.frozen.looks else {"steps": [list(step) for step in self.sample()]}
+        return {} if self.engine.frozen.uses_image else {"steps": [list(step) for step in self.sample()]}
 
     def get_params_dependent_on_data(self, params: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
         """The same for a policy that looks at images, which are there only now; of several the first counts."""
-        if not self.engine.frozen.looks:
+        if not self.engine.frozen.uses_image:
             return {}
         for name, first in (("image", ()), ("images", (0,)), ("volume", (0,)), ("volumes", (0, 0))):
             if name in data:
@@ -57,7 +57,7 @@ class PolicyTransform(albumentations.DualTransform):  # type: ignore[misc]
 
     def apply(self, img: Array, *_: Any, steps: list[list[Any]], **params: Any) -> Array:
         """Augment an image."""
-        result = self.engine.apply(_planes(img), _steps(steps))
+        result = self.engine.augment(_planes(img), _steps(steps))
         array: Array = (result[0] if img.ndim == 2 else result.permute(1, 2, 0).contiguous()).numpy()
         return array
 

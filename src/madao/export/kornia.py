@@ -7,7 +7,7 @@ from kornia.augmentation import GeometricAugmentationBase2D
 from torch import Tensor
 
 from madao.export.single_image import ImageAugmenter, without_classes
-from madao.ops import targets as along
+from madao.ops import targets
 from madao.policy import Draw
 
 
@@ -62,7 +62,7 @@ class PolicyTransform(GeometricAugmentationBase2D):
     ) -> Tensor:
         """Augment a batch as the draw in `params` says."""
         draw = Draw(**{name: params[name].T for name in ("choice", "applied", "magnitude", "sign")})
-        return self.policy.frozen.apply(input, draw.to(input.device))
+        return self.policy.frozen.augment(input, draw.to(input.device))
 
     def apply_transform_mask(
         self, input: Tensor, params: dict[str, Tensor], flags: dict[str, Any], transform: Tensor | None = None
@@ -70,7 +70,7 @@ class PolicyTransform(GeometricAugmentationBase2D):
         """Move masks `[B, C, H, W]` along."""
         self.policy.check_moves()
         for matrices in self._matrices(params, *input.shape[-2:]):
-            input = along.move_masks(input, matrices.to(input.device))
+            input = targets.move_masks(input, matrices.to(input.device))
         return input
 
     def apply_transform_box(self, *arguments: Any, **options: Any) -> Any:
@@ -102,7 +102,7 @@ class PolicyTransform(GeometricAugmentationBase2D):
                 chosen = (choice[:, stage] == number) & applied[:, stage]
                 if operation.geometric and operation.matrix is not None and chosen.any():
                     strengths = magnitude[chosen, stage], sign[chosen, stage]
-                    matrices[chosen] = torch.as_tensor(along.matrix(operation, *strengths, height, width))
+                    matrices[chosen] = torch.as_tensor(targets.matrix(operation, *strengths, height, width))
                     moved |= chosen
             if moved.any():
                 found.append(matrices)

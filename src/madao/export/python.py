@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from madao.export import image_conditional as looking
-from madao.export import pillow
+from madao.export import image_conditional, pillow
 from madao.export.single_image import ImageAugmenter, Step, strength
 from madao.ops import Operation
 from madao.ops.registry import built_in
@@ -106,7 +105,7 @@ def source(spec: PolicySpec, module: str = "policy_python") -> str:
     functions: list[Callable[..., Any]] = [pillow.FUNCTIONS[name] for name in names]
     shared: list[Callable[..., Any]] = [pillow.affine] if moving else []
     if spec.network is not None:
-        shared += [looking.features, looking.law]
+        shared += [image_conditional.features, image_conditional.law]
     text = "\n\n".join(inspect.getsource(part) for part in shared + functions)
     levels = torch.tensor(spec.fill, dtype=torch.float32).mul(255).to(torch.uint8).reshape(-1).tolist()
     tuples = f"({', '.join(map(str, levels))}{',' if len(levels) == 1 else ''})"
@@ -170,7 +169,7 @@ def _tables(spec: PolicySpec) -> str:
 
 
 def _looking_tables(spec: PolicySpec, network: Network) -> str:
-    """What `looking.law` wants."""
+    """What `image_conditional.law` wants."""
     seen = "".join(
         f"    ({centre!r}, {scale!r}),  # {name}\n"
         for name, centre, scale in zip(NAMES, network.centre, network.scale, strict=True)

@@ -18,8 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from madao.export import pillow
-from madao.ops import Operation, geometric
-from madao.ops import targets as along
+from madao.ops import Operation, geometric, targets
 from madao.ops.checks import check_fill_fits, check_images
 from madao.ops.registry import built_in
 from madao.policy import Draw, FrozenPolicy, PolicySpec
@@ -129,7 +128,7 @@ class ImageAugmenter:
             label: The image's class, where the policy has classes.
             image: `[..., C, H, W]`, where the policy looks at it; of several the first counts.
         """
-        if self.frozen.looks:
+        if self.frozen.uses_image:
             ends, application, magnitude = self._law(image)
         else:
             which = self._row(label)
@@ -149,7 +148,7 @@ class ImageAugmenter:
         uniforms = torch.rand(self.uniforms, dtype=torch.float64, device="cpu").tolist()
         if isinstance(image, Image.Image):
             _check_mode(image)
-            image = from_pil(image) if self.frozen.looks else None
+            image = from_pil(image) if self.frozen.uses_image else None
         return self.steps(uniforms, label, image)
 
     def _law(self, image: Tensor | None) -> tuple[list[list[float]], list[list[float]], list[list[float]]]:
@@ -190,7 +189,7 @@ class ImageAugmenter:
             sign=torch.tensor(sign, device=device, dtype=torch.float32),
         )
 
-    def apply(self, image: Tensor, steps: Steps) -> Tensor:
+    def augment(self, image: Tensor, steps: Steps) -> Tensor:
         """Augment one image `[C, H, W]`, or several `[..., C, H, W]` in the same way."""
         batch = image.reshape(-1, *image.shape[-3:]) if image.ndim >= 3 else image[None]
         check_images(batch)
@@ -199,7 +198,7 @@ class ImageAugmenter:
 
     def apply_each(self, images: Tensor, each: Sequence[Steps]) -> Tensor:
         """Augment images `[B, C, H, W]` each in its own way."""
-        return self.frozen.apply(images, self.draw(each, images.device)) if len(images) else images
+        return self.frozen.augment(images, self.draw(each, images.device)) if len(images) else images
 
     def apply_pil(self, image: Image.Image, steps: Steps) -> Image.Image:
         """Augment a PIL image of mode L or RGB; one that is not changed comes back itself."""
@@ -215,13 +214,13 @@ class ImageAugmenter:
         """Move masks `[..., H, W]` of any dtype along with one image: nearest neighbour, 0 outside."""
         height, width = masks.shape[-2:]
         for matrix in self._matrices(steps, height, width, masks.device):
-            masks = along.move_masks(masks[None], matrix)[0]
+            masks = targets.move_masks(masks[None], matrix)[0]
         return masks
 
     def points(self, points: Tensor, steps: Steps, height: int, width: int) -> Tensor:
         """Move points `[N, 2]` along with one image, in pixels from edge to edge."""
         for matrix in self._matrices(steps, height, width, points.device):
-            points = along.move_points(points[None], matrix, height, width)[0]
+            points = targets.move_points(points[None], matrix, height, width)[0]
         return points
 
     def boxes(
@@ -232,14 +231,14 @@ class ImageAugmenter:
         `cut` says what becomes of a box that reaches over the image's edge after an operation.
         """
         for matrix in self._matrices(steps, height, width, boxes.device):
-            boxes = along.move_boxes(boxes[None], matrix, height, width)[0]
+            boxes = targets.move_boxes(boxes[None], matrix, height, width)[0]
             boxes = boxes if cut is None else cut(boxes)
         return boxes
 
     def check_moves(self) -> None:
         """Raise where masks, boxes and points cannot move along with an operation that may be drawn."""
         # Of the whole policy, not of the draw: the error comes with the first image, not after an hour.
-        along.check_moves(self.drawn)
+        targets.check_moves(self.drawn)
 
     def moves(self, steps: Steps) -> bool:
         """Whether a draw moves pixels."""
@@ -309,7 +308,7 @@ class ImageAugmenter:
             operation = self.operations[step.operation]
             if step.applied and operation.geometric:
                 numbers = torch.tensor([[step.magnitude], [step.sign]], dtype=torch.float32)
-                matrix = along.matrix(operation, numbers[0], numbers[1], height, width)
+                matrix = targets.matrix(operation, numbers[0], numbers[1], height, width)
                 found.append(torch.as_tensor(matrix, device=device))
         return found
 

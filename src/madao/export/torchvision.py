@@ -80,7 +80,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
 
     def _each_image(self, images: list[Any], count: int) -> list[Any]:
         """What the policy looks at for each of a sample's draws, if it looks."""
-        if not self.policy.frozen.looks or not images or not count:
+        if not self.policy.frozen.uses_image or not images or not count:
             return [None] * count
         first = images[0]
         if isinstance(first, PIL.Image.Image):
@@ -109,7 +109,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
             flat = plain.flatten(0, len(shape) - 1)
             moved = self._images(flat, each).reshape(plain.shape)
         else:
-            moved = self.policy.apply(plain, each[0])
+            moved = self.policy.augment(plain, each[0])
         return tv_tensors.wrap(moved, like=inpt) if isinstance(inpt, tv_tensors.TVTensor) else moved
 
     def extra_repr(self) -> str:
@@ -120,7 +120,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
     def _images(self, images: Tensor, each: list[Steps]) -> Tensor:
         if images.ndim == 4:
             return self.policy.apply_each(images, each)
-        return torch.stack([self.policy.apply(video, steps) for video, steps in zip(images, each, strict=True)])
+        return torch.stack([self.policy.augment(video, steps) for video, steps in zip(images, each, strict=True)])
 
     def _masks(self, masks: Tensor, each: list[Steps], shape: tuple[int, ...]) -> Tensor:
         if not shape:

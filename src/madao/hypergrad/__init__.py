@@ -1,7 +1,7 @@
 """Hypergradients: the gradient of an outer loss through the solution of an inner problem. Knows nothing of images."""
 
-from madao.distributed.group import Place, Ranks
-from madao.hypergrad.autodiff.functional_model import PureModel
+from madao.distributed.group import ProcessGroup, Shard
+from madao.hypergrad.autodiff.functional_model import FunctionalModel
 from madao.hypergrad.autodiff.products import DoubleBackward, FiniteDifference, ForwardOverReverse
 from madao.hypergrad.autodiff.traced import Traced
 from madao.hypergrad.estimators.baselines import (
@@ -34,6 +34,7 @@ __all__ = [
     "DoubleBackward",
     "FiniteDifference",
     "ForwardOverReverse",
+    "FunctionalModel",
     "GaussNewton",
     "Hypergradient",
     "Identity",
@@ -43,14 +44,13 @@ __all__ = [
     "Neumann",
     "NoBaseline",
     "Nystrom",
-    "Place",
     "Problem",
-    "PureModel",
-    "Ranks",
+    "ProcessGroup",
     "Relaxed",
     "RunningSignal",
     "SameExample",
     "SameLoss",
+    "Shard",
     "SplitLoss",
     "Stats",
     "Status",

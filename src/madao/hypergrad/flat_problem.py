@@ -68,7 +68,7 @@ class FlatTerm:
         """What the loss takes of the inputs."""
         return inputs if self.of is None else self.of(inputs)
 
-    def given_and_back(self, inputs: Vector) -> tuple[Vector, Callable[[OptionalVector], OptionalVector]]:
+    def with_vjp(self, inputs: Vector) -> tuple[Vector, Callable[[OptionalVector], OptionalVector]]:
         """What the loss takes of the inputs, and the way from a gradient in that to one in the inputs.
 
         What of it depends on the inputs has `requires_grad`. Gradients are None where there are none.

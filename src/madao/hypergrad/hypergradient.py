@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from madao.distributed.group import Ranks
-from madao.hypergrad import pytree as vector
+from madao.distributed.group import ProcessGroup
+from madao.hypergrad import pytree
 from madao.hypergrad.autodiff.products import ForwardOverReverse, SecondOrder
-from madao.hypergrad.estimators.estimators import Estimator, Relaxed, Setting
+from madao.hypergrad.estimators.estimators import Estimator, FlatProblem, Relaxed
 from madao.hypergrad.flat_problem import FlatTerm, flat_terms
 from madao.hypergrad.problem import Loss, Problem, Term, detached
 from madao.hypergrad.pytree import Operator, OptionalVector, Vector
@@ -53,7 +53,7 @@ class Hypergradient:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Unread:
+class PendingHypergradient:
     """A hypergradient whose numbers are still on the device: nothing made the host wait.
 
     Attributes:
@@ -111,18 +111,18 @@ def hypergradient(
             `GaussNewton` knows that of its own system, damped.
         recent: For `Deflated`: what the call before returned by that name.
     """
-    found = unread(problem, solver, hvp, estimator, check, recent)
+    found = pending_hypergradient(problem, solver, hvp, estimator, check, recent)
     solution = None
     if found.solution is not None:
-        solution = vector.flatten(problem.params, "params")[1](found.solution)
-    grads = vector.flatten(problem.hyper, "hyper")[1](found.grads)
+        solution = pytree.flatten(problem.params, "params")[1](found.solution)
+    grads = pytree.flatten(problem.hyper, "hyper")[1](found.grads)
     stats = found.read()
     if isinstance(solver, Deflated) and found.newest is not None and stats.usable:
         recent = solver.remembered(recent, found.newest)
     return Hypergradient(grads, stats, solution, recent)
 
 
-def unread(
+def pending_hypergradient(
     problem: Problem,
     solver: Solver | None = None,
     hvp: SecondOrder | None = None,
@@ -130,7 +130,7 @@ def unread(
     check: bool = True,
     recent: Tensor | None = None,
     keep: bool = True,
-) -> Unread:
+) -> PendingHypergradient:
     """`hypergradient` without waiting for its numbers, so that a CUDA graph can hold it; arguments as there.
 
     `ConjugateGradient`, `Nystrom` and `Unrolled` wait on the way. With `keep` false q is let go of: it is as large as
@@ -139,10 +139,10 @@ def unread(
     solver = Neumann() if solver is None else solver
     second_order = ForwardOverReverse() if hvp is None else hvp
     estimator = Relaxed() if estimator is None else estimator
-    params, form_params = vector.flatten(problem.params, "params")
-    hyper, form_hyper = vector.flatten(problem.hyper, "hyper")
+    params, form_params = pytree.flatten(problem.params, "params")
+    hyper, form_hyper = pytree.flatten(problem.hyper, "hyper")
     same = problem.inputs is None
-    inputs, form_inputs = (hyper, form_hyper) if same else vector.flatten(problem.inputs, "inputs")
+    inputs, form_inputs = (hyper, form_hyper) if same else pytree.flatten(problem.inputs, "inputs")
 
     if not same:
         for tensor in hyper:
@@ -153,10 +153,10 @@ def unread(
         return flat_terms(loss, name, form_params, form_inputs)
 
     inner, outer = flat(problem.inner, "inner"), flat(problem.outer, "outer")
-    plain = None if problem.plain is None else vector.flatten(problem.plain, "plain")[0]
+    plain = None if problem.plain is None else pytree.flatten(problem.plain, "plain")[0]
     ranks = problem.ranks
     given = (problem.log_prob, problem.classes, problem.draws, plain, ranks)
-    setting = Setting(params, inputs, inner, hyper, *given)
+    setting = FlatProblem(params, inputs, inner, hyper, *given)
 
     if recent is not None:
         _check_recent(solver, recent, params)
@@ -169,7 +169,7 @@ def unread(
     operator: Operator | None = None
     if isinstance(solver, Deflated):
         gradient = _gradient(curvature, params, inputs, second_order, ranks, direct=False)[1]
-        gradient = vector.add(gradient, params, problem.weight_decay) if problem.weight_decay else gradient
+        gradient = pytree.add(gradient, params, problem.weight_decay) if problem.weight_decay else gradient
         solution = solver.solve(v, gradient, recent)
         del gradient
     else:
@@ -179,19 +179,19 @@ def unread(
         solution = solver.solve(operator, v)
     residual, spent, judge = solution.residual, solution.products, solution.judge
     own = isinstance(solver, (PowerSeries, GaussNewton)) and residual is not None  # which measure it on the way
-    v_norm, q, lengths, newest = vector.norm(v), solution.vector, solution.norms, solution.newest
+    v_norm, q, lengths, newest = pytree.norm(v), solution.vector, solution.norms, solution.newest
     if check and not own and operator is not None:
-        left = vector.add(v, operator(q), -1.0)
+        left = pytree.add(v, operator(q), -1.0)
         judge = functools.partial(_measured, judge, residual, spent)
-        residual, spent = vector.norm(left) / v_norm.clamp(min=1e-300), spent + 1
+        residual, spent = pytree.norm(left) / v_norm.clamp(min=1e-300), spent + 1
         del left
     del v, solution, operator
     grads = estimator.gradient(setting, q, second_order)
     if direct is not None:
-        grads = vector.add(grads, setting.pull_back(direct))
-    grads = ranks.total(grads)
-    numbers = _stacked(outer_loss, v_norm, vector.norm(grads), vector.norm(q), residual, lengths)
-    return Unread(grads, q if keep else None, newest, numbers, True, residual is not None, judge, spent)
+        grads = pytree.add(grads, setting.pull_back(direct))
+    grads = ranks.all_reduce_sum(grads)
+    numbers = _stacked(outer_loss, v_norm, pytree.norm(grads), pytree.norm(q), residual, lengths)
+    return PendingHypergradient(grads, q if keep else None, newest, numbers, True, residual is not None, judge, spent)
 
 
 def _measured(
@@ -204,11 +204,11 @@ def _measured(
 
 def _unrolled(
     solver: Unrolled,
-    setting: Setting,
+    setting: FlatProblem,
     outer: Sequence[FlatTerm],
     weight_decay: float,
     estimator: Estimator,
-) -> Unread:
+) -> PendingHypergradient:
     if not isinstance(estimator, Relaxed):
         raise ValueError(f"Unrolled goes with the estimator Relaxed() alone, got {estimator!r}")
     path = solver.differentiate(setting, outer, weight_decay)
@@ -216,12 +216,12 @@ def _unrolled(
     norms = path.inner_norms
     floored = [max(norm, 1e-8) for norm in norms]  # at a minimum gradients are rounding, which goes up and down
     status = series_status(floored, floored[-1] / max(floored[0], TOLERANCE))
-    if vector.norm(path.start_gradient) > RUNAWAY * vector.norm(path.outer_gradient):
+    if pytree.norm(path.start_gradient) > RUNAWAY * pytree.norm(path.outer_gradient):
         status = Status.DIVERGING
-    v_norm = vector.norm(path.outer_gradient)
+    v_norm = pytree.norm(path.outer_gradient)
     lengths = torch.tensor(norms, dtype=torch.float64, device=v_norm.device)
-    numbers = _stacked(path.outer_loss, v_norm, vector.norm(grads), None, None, lengths)
-    return Unread(grads, None, None, numbers, False, False, lambda *_: status, 0)
+    numbers = _stacked(path.outer_loss, v_norm, pytree.norm(grads), None, None, lengths)
+    return PendingHypergradient(grads, None, None, numbers, False, False, lambda *_: status, 0)
 
 
 def _stacked(
@@ -232,7 +232,7 @@ def _stacked(
     residual: Tensor | None,
     norms: Tensor,
 ) -> Tensor:
-    """What `Unread.read` takes apart. A copy between devices would make the host wait."""
+    """What `PendingHypergradient.read` takes apart. A copy between devices would make the host wait."""
     numbers = torch.full((5 + len(norms),), math.nan, dtype=torch.float64, device=v_norm.device)
     for place, number in enumerate((outer_loss, v_norm, grad_norm, q_norm, residual)):
         if number is not None:
@@ -257,7 +257,7 @@ def _gradient(
     params: Vector,
     inputs: Vector,
     second_order: SecondOrder,
-    ranks: Ranks,
+    ranks: ProcessGroup,
     direct: bool = True,
 ) -> tuple[Tensor, Vector, Vector | None]:
     """A loss of θ, its gradient in θ, and that in the inputs: None where it is not wanted, or there is none.
@@ -268,12 +268,12 @@ def _gradient(
     gradient: Vector | None = None
     by_inputs: Vector | None = None
     for term in terms:
-        given, back = term.given_and_back(inputs) if direct else (term.given(detached(inputs)), None)
+        given, back = term.with_vjp(inputs) if direct else (term.given(detached(inputs)), None)
         part, found = second_order.gradient(term.loss, params, given)
         if all(part_gradient is None for part_gradient in found[: len(params)]):
             raise ValueError(
                 f"the {term.loss.name} loss does not depend on the params it is given; compute it from them, for a "
-                "module with PureModel(model)(params, images)"
+                "module with FunctionalModel(model)(params, images)"
             )
         gradient = _sum(gradient, _filled(found[: len(params)], params), term.weight)
         if back is not None:
@@ -282,7 +282,7 @@ def _gradient(
                 by_inputs = _sum(by_inputs, _filled(through, inputs), term.weight)
         value = value + term.weight * part
     assert gradient is not None
-    value, *summed = ranks.total((value, *gradient))
+    value, *summed = ranks.all_reduce_sum((value, *gradient))
     return value, tuple(summed), by_inputs
 
 
@@ -292,11 +292,11 @@ def _filled(gradient: OptionalVector, like: Vector) -> Vector:
 
 def _sum(so_far: Vector | None, part: Vector, weight: float) -> Vector:
     if so_far is None:
-        return part if weight == 1 else vector.scaled(part, weight)
-    return vector.add(so_far, part, weight)
+        return part if weight == 1 else pytree.scaled(part, weight)
+    return pytree.add(so_far, part, weight)
 
 
-def _summed(operators: Sequence[tuple[Operator, float]], weight_decay: float, ranks: Ranks) -> Operator:
+def _summed(operators: Sequence[tuple[Operator, float]], weight_decay: float, ranks: ProcessGroup) -> Operator:
     """V ↦ H v, summed over microbatches and processes, the weight decay's part in closed form."""
 
     def product(direction: Vector) -> Vector:
@@ -304,7 +304,7 @@ def _summed(operators: Sequence[tuple[Operator, float]], weight_decay: float, ra
         for operator, weight in operators:
             result = _sum(result, operator(direction), weight)
         assert result is not None
-        result = ranks.total(result)
-        return vector.add(result, direction, weight_decay) if weight_decay else result
+        result = ranks.all_reduce_sum(result)
+        return pytree.add(result, direction, weight_decay) if weight_decay else result
 
     return product

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from madao.distributed.group import Ranks
+from madao.distributed.group import ProcessGroup
 
 Loss = Callable[[Any, Any], Tensor]
 """`loss(params, inputs)`: a scalar, or one value per example, of which the mean is the loss."""
@@ -77,7 +77,7 @@ class Problem:
     classes: Tensor | None = None
     draws: int = 1
     plain: Any = None
-    ranks: Ranks = dataclasses.field(default_factory=Ranks)
+    ranks: ProcessGroup = dataclasses.field(default_factory=ProcessGroup)
 
 
 def as_terms(loss: Loss | Sequence[Term]) -> tuple[Term, ...]:

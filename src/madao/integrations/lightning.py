@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from madao.integrations.batch_access import Key
-from madao.integrations.loop_adapter import PolicyLearner
+from madao.integrations.loop_adapter import LoopAdapter
 from madao.outer.example_losses import Loss
 from madao.policy import Policy
 from madao.training import PolicyOptimizer
@@ -89,7 +89,7 @@ class PolicyCallback(Callback):
         **settings: Any,
     ) -> None:
         self.model, self.validation = model, validation
-        self._learner = PolicyLearner(
+        self._learner = LoopAdapter(
             policy, images, targets, train_images, validation_images, {"loss": loss, **settings}
         )
         self._steps = 0

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from madao.distributed.sampling import drawn, part_of
+from madao.distributed.sampling import sample_shard, shard_of
 from madao.integrations.batch_access import Key, entry, replaced
 from madao.integrations.validation import outer_batches
 from madao.policy import ImagePolicy, Policy
 from madao.training import OuterStep, PolicyOptimizer
 
 
-class PolicyLearner:
+class LoopAdapter:
     """A `PolicyOptimizer` fed by somebody else's training loop.
 
     In this order: `start`, then for each batch `augment` and `keep`, and after each optimizer step `step`. Several
@@ -69,14 +69,14 @@ class PolicyLearner:
             self.outer = PolicyOptimizer(self.policy, model, **{**defaults, **self.settings})
             self._kept = []
         ranks = self.outer.ranks
-        ranks.as_the_first([*self.policy.parameters(), *self.policy.buffers()])
-        self.policy.set_extra_state(ranks.told(self.policy.get_extra_state()))
+        ranks.broadcast_([*self.policy.parameters(), *self.policy.buffers()])
+        self.policy.set_extra_state(ranks.broadcast_object(self.policy.get_extra_state()))
         self._seen, self._validation = None, None
         self._unseen = isinstance(self.policy, ImagePolicy) and not bool(self.policy.get_buffer("standardised"))
         if self._saved is not None:
             if self._saved["outer"] is not None:
                 self.outer.load_state_dict(self._saved["outer"])
-            places = [part_of(len(targets), ranks) for _, targets in self._saved["kept"]]
+            places = [shard_of(len(targets), ranks) for _, targets in self._saved["kept"]]
             self._kept = [
                 (images[place.start : place.stop].to(device), targets[place.start : place.stop].to(device), place.total)
                 for (images, targets), place in zip(self._saved["kept"], places, strict=True)
@@ -101,11 +101,11 @@ class PolicyLearner:
         if self._unseen and isinstance(self.policy, ImagePolicy):
             if len(images) > 1:
                 self.policy.standardise(images)
-            self.outer.ranks.as_the_first(self.policy.buffers())
+            self.outer.ranks.broadcast_(self.policy.buffers())
             self._unseen = not bool(self.policy.get_buffer("standardised"))
         (place,) = self.outer.ranks.places([len(images)], images.device)
         self._seen = images, targets, place.total
-        augmented = self.policy.apply(images, drawn(self.policy, images, targets, place))
+        augmented = self.policy.augment(images, sample_shard(self.policy, images, targets, place))
         return replaced(batch, self.images, augmented)
 
     def keep(self) -> None:
@@ -129,7 +129,7 @@ class PolicyLearner:
             done, place = outer.updates + outer.skipped, (outer.ranks.rank, outer.ranks.world)
             self._validation = outer_batches(validation(), self.validation_images, outer.seed, done, *place)
         batch = next(self._validation)
-        outer.ranks.as_the_first(outer.model.buffers())  # as data-parallel models do themselves, before the next step
+        outer.ranks.broadcast_(outer.model.buffers())  # as data-parallel models do themselves, before the next step
         images, targets = torch.cat([kept[0] for kept in self._kept]), torch.cat([kept[1] for kept in self._kept])
         share = math.ceil((self.train_images or 0) / outer.ranks.world)
         newest = slice(-share, None)
@@ -159,7 +159,7 @@ class PolicyLearner:
             return self._saved
         if self.outer is None:
             return {"policy": self.policy.state_dict(), "outer": None, "kept": []}
-        kept = [[self.outer.ranks.gathered(tensor) for tensor in batch[:2]] for batch in self._kept]
+        kept = [[self.outer.ranks.all_gather(tensor) for tensor in batch[:2]] for batch in self._kept]
         return {"policy": self.policy.state_dict(), "outer": self.outer.state_dict(), "kept": kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

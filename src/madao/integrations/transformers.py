@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from madao.integrations.batch_access import entry, replaced
-from madao.integrations.loop_adapter import PolicyLearner
+from madao.integrations.loop_adapter import LoopAdapter
 from madao.outer.example_losses import Loss
 from madao.policy import Policy
 from madao.training import PolicyOptimizer
@@ -99,7 +99,7 @@ class PolicyTrainer(Trainer):
             )
         self.policy, self.validation = policy, validation
         self._transform = _unchanged if transform is None else transform
-        self._learner = PolicyLearner(
+        self._learner = LoopAdapter(
             policy,
             images,
             targets,
@@ -221,15 +221,15 @@ def _newest(output: Path) -> Path:
         raise ValueError(
             f"No valid checkpoint found in output directory ({output}); train without resuming, or name one"
         )
-    lacks = [
+    missing = [
         next((name for name in (POLICY_NAME, TRAINER_STATE_NAME) if not (folder / name).exists()), None)
         for folder in folders
     ]
-    for folder, missing in zip(folders, lacks, strict=True):
-        if missing is None:
+    for folder, absent in zip(folders, missing, strict=True):
+        if absent is None:
             return folder
-        _LOGGER.warning("%s has no %s and is passed over: it was not written to its end", folder, missing)
-    raise FileNotFoundError(_refused(folders[0], str(lacks[0])))
+        _LOGGER.warning("%s has no %s and is passed over: it was not written to its end", folder, absent)
+    raise FileNotFoundError(_refused(folders[0], str(missing[0])))
 
 
 def _refused(folder: Path, missing: str) -> str:

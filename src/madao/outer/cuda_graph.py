@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from madao.policy.seeded_module import OwnRandomness
-from madao.training.allocator import let_go
+from madao.policy.seeded_module import SeededModule
+from madao.training.allocator import empty_caches
 
 _MOST = 16
 """Graphs of one recorder: where there would be more, something that should stay changes at every call."""
@@ -28,7 +28,7 @@ class _Recording(Generic[Result]):
     result: Result | None = None
 
 
-class SharedMemory:
+class GraphPool:
     """A pool of memory for graphs that are never replayed at the same time, and the stream they are made on.
 
     One stream: the allocator keeps memory for each.
@@ -39,7 +39,7 @@ class SharedMemory:
 
     def __init__(self, device: torch.device | None = None) -> None:
         self.stream = torch.cuda.Stream(device)
-        self.recorders: weakref.WeakSet[Recorder[Any]] = weakref.WeakSet()
+        self.recorders: weakref.WeakSet[CudaGraphRunner[Any]] = weakref.WeakSet()
         self.renew()
 
     def renew(self) -> None:
@@ -56,7 +56,7 @@ class SharedMemory:
             return
         torch.cuda.synchronize(self.stream.device)  # a graph may still be at work
         self.renew()
-        let_go()
+        empty_caches()
 
     def recording(self, graph: torch.cuda.CUDAGraph) -> torch.cuda.graph:
         """Record what follows, in the pool."""
@@ -79,7 +79,7 @@ class SharedMemory:
             torch.cuda.current_stream().wait_stream(self.stream)
 
 
-class Recorder(Generic[Result]):
+class CudaGraphRunner(Generic[Result]):
     """`function(key, tensors)` where the host is the bottleneck.
 
     A graph needs static shapes and a host that never waits. There is one for each key and shapes; what it is given is
@@ -100,9 +100,9 @@ class Recorder(Generic[Result]):
         self,
         function: Callable[[Any, Tensors], Result],
         name: str,
-        random: Sequence[OwnRandomness],
+        random: Sequence[SeededModule],
         say: Callable[[str], None],
-        memory: SharedMemory | None = None,
+        memory: GraphPool | None = None,
         otherwise: Callable[[Any, Tensors], Result] | None = None,
         before: int = 3,
     ) -> None:
@@ -136,9 +136,9 @@ class Recorder(Generic[Result]):
         return recording.result
 
     @property
-    def memory(self) -> SharedMemory:
+    def memory(self) -> GraphPool:
         """What the graphs share."""
-        self._memory = SharedMemory() if self._memory is None else self._memory
+        self._memory = GraphPool() if self._memory is None else self._memory
         self._memory.recorders.add(self)
         return self._memory
 
@@ -185,7 +185,7 @@ class Recorder(Generic[Result]):
         """A call on a stream of its own, as what is recorded later has to have run before."""
         with self.memory.aside():
             result = self.function(key, tensors)
-        let_go()  # what this call needed, the graph will hold for itself
+        empty_caches()  # what this call needed, the graph will hold for itself
         return result
 
     def _record(self, key: Hashable, recording: _Recording[Result]) -> None:
@@ -200,7 +200,7 @@ class Recorder(Generic[Result]):
         if recording.calls == self.before + 1:  # the first time
             # What comes second finds what the first has left in pieces. Outer steps come later, and are larger.
             self.memory.release()
-        let_go()
+        empty_caches()
         try:
             with self.memory.recording(graph):
                 result = self.function(key, recording.static)
@@ -209,7 +209,7 @@ class Recorder(Generic[Result]):
                 generator.graphsafe_set_state(state)
             self.memory.renew()
             raise
-        let_go()
+        empty_caches()
         recording.graph, recording.result = graph, result
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from madao.hypergrad import Place, PureModel, Term
-from madao.hypergrad.autodiff.functional_model import Mode, raised
+from madao.hypergrad import FunctionalModel, Shard, Term
+from madao.hypergrad.autodiff.functional_model import Mode, upcast
 from madao.policy.base_augmentation import normalise
 
 Loss = Callable[..., Tensor]
@@ -37,7 +37,7 @@ class ExampleLosses:
         model: In its mode.
     """
 
-    def __init__(self, losses: Loss, model: PureModel) -> None:
+    def __init__(self, losses: Loss, model: FunctionalModel) -> None:
         self.losses, self.model = losses, model
         self.identity = (losses, id(model.model), model.mode, model.autocast)
 
@@ -47,7 +47,7 @@ class ExampleLosses:
 
     def outputs(self, params: dict[str, Tensor], examples: tuple[Tensor, Tensor]) -> Tensor:
         """The model's, in float32, as mixed-precision training has them for its loss."""
-        outputs: Tensor = raised(self.model(params, examples[0]))
+        outputs: Tensor = upcast(self.model(params, examples[0]))
         return outputs
 
     def of_outputs(self, outputs: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
@@ -62,7 +62,7 @@ class ExampleLosses:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Passes:
+class Microbatches:
     """How a loss is computed in an outer step: in microbatches, each a `Term`.
 
     Attributes:
@@ -79,7 +79,7 @@ class Passes:
     autocast: torch.dtype | None
     seed: int
 
-    def terms(self, mode: Mode, examples: Examples, place: Place, pathwise: Place | None = None) -> list[Term]:
+    def terms(self, mode: Mode, examples: Examples, place: Shard, pathwise: Shard | None = None) -> list[Term]:
         """The loss over the first examples, as many as there are at a place.
 
         Args:
@@ -94,7 +94,7 @@ class Passes:
         terms = []
         for start, stop in itertools.pairwise(bounds):
             # Each microbatch has a dropout mask of its own.
-            model = PureModel(self.model, mode, self.seed + place.start + start, self.autocast)
+            model = FunctionalModel(self.model, mode, self.seed + place.start + start, self.autocast)
             derivative = (stop - start) / max(pathwise.total, 1) if start < max(smooth, 1) else 0.0
             of = functools.partial(examples, slice(start, stop))
             terms.append(Term(ExampleLosses(self.losses, model), (stop - start) / max(place.total, 1), derivative, of))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from madao.hypergrad import pytree as vector
+from madao.hypergrad import pytree
 from madao.hypergrad.autodiff.traced import UntraceableError
 from madao.hypergrad.pytree import Vector
 
@@ -64,4 +64,4 @@ def _nearby(reference: Callable[[], Vector], model: nn.Module) -> Vector:
 
 
 def _relative(first: Vector, second: Vector) -> float:
-    return float(vector.norm(vector.add(first, second, -1.0)) / vector.norm(second).clamp(min=1e-30))
+    return float(pytree.norm(pytree.add(first, second, -1.0)) / pytree.norm(second).clamp(min=1e-30))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from madao.hypergrad import Deflated, PureModel
+from madao.hypergrad import Deflated, FunctionalModel
 
 
 @dataclasses.dataclass(eq=False)
@@ -26,7 +26,7 @@ class Recent:
     @classmethod
     def of(cls, solver: Deflated, model: nn.Module, before: "Recent | None") -> "Recent":
         """That of before, or an empty one if it is another solver's, or parameters were frozen or thawed since."""
-        params = PureModel(model).params
+        params = FunctionalModel(model).params
         owner = [repr(solver), *params]
         if before is not None and before.owner == owner:
             return before

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from madao.hypergrad import Place, Stats
+from madao.hypergrad import Shard, Stats
 from madao.outer.gradient_history import Recent
 
 
@@ -26,7 +26,7 @@ class OuterStep:
 
 
 @dataclasses.dataclass(frozen=True)
-class Places:
+class OuterShards:
     """Where the images of a process stand among those of all of them.
 
     Attributes:
@@ -36,14 +36,14 @@ class Places:
         validation: The validation images.
     """
 
-    train: Place
-    curved: Place
-    pathwise: Place
-    validation: Place
+    train: Shard
+    curved: Shard
+    pathwise: Shard
+    validation: Shard
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class OuterRequest:
     """What is asked of an outer step beside the values of its tensors.
 
     Attributes:
@@ -59,5 +59,5 @@ class Asked:
     rest: int
     check: bool
     recent: Recent | None = None
-    places: Places | None = None
+    places: OuterShards | None = None
     products: int | None = None

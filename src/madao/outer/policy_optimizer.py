@@ -11,33 +11,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from madao.distributed.sampling import drawn
+from madao.distributed.sampling import sample_shard
 from madao.hypergrad import (
     Deflated,
+    FunctionalModel,
     GaussNewton,
     Identity,
     Influence,
     Neumann,
     Problem,
-    PureModel,
-    Ranks,
+    ProcessGroup,
     Relaxed,
     Stats,
     Traced,
 )
-from madao.hypergrad.autodiff.functional_model import Mode, original
+from madao.hypergrad.autodiff.functional_model import Mode, unwrap
 from madao.hypergrad.autodiff.products import SecondOrder
 from madao.hypergrad.estimators.estimators import Estimator
-from madao.hypergrad.hypergradient import Solver, Unread, unread
+from madao.hypergrad.hypergradient import PendingHypergradient, Solver, pending_hypergradient
 from madao.hypergrad.pytree import Vector
 from madao.hypergrad.snr import RunningSignal
 from madao.hypergrad.solvers.unrolled import Unrolled
-from madao.outer.cuda_graph import Recorder, SharedMemory
+from madao.outer.cuda_graph import CudaGraphRunner, GraphPool
 from madao.outer.cycle import Batch, ValidationBatches
-from madao.outer.example_losses import Loss, Passes, augmented_examples, per_example, validation_examples
+from madao.outer.example_losses import Loss, Microbatches, augmented_examples, per_example, validation_examples
 from madao.outer.gradient_check import check_traced
 from madao.outer.gradient_history import Recent
-from madao.outer.outer_step import Asked, OuterStep, Places
+from madao.outer.outer_step import OuterRequest, OuterShards, OuterStep
 from madao.policy import Draw, Policy
 from madao.policy.base_augmentation import normalise
 from madao.training.precision import full_precision
@@ -122,7 +122,7 @@ class PolicyOptimizer:
         check_every: int = 10,
         seed: int = 0,
         views: int = 1,
-        along: Along | None = None,
+        soft_targets: Along | None = None,
     ) -> None:
         sizes = {"microbatch": microbatch, "curvature_batch": curvature_batch, "pathwise_batch": pathwise_batch}
         counts = {"every": every, "warmup": warmup, "check_every": check_every, "draws": draws, "views": views}
@@ -153,14 +153,16 @@ class PolicyOptimizer:
         self._names = [name for name, parameter in policy.named_parameters() if parameter.requires_grad]
         self._signal = RunningSignal()
         self._losses = per_example(loss)
-        self.views, self.along = views, along
+        self.views, self.soft_targets = views, soft_targets
         self.calls = self.updates = self.skipped = 0
         self.sign: Callable[[int], float] = lambda _: 1.0
         self._validation = ValidationBatches()
         self._recent: Recent | None = None
-        self.ranks = Ranks.current()
+        self.ranks = ProcessGroup.current()
         self._products: int | None = None
-        self._estimate: Callable[[Asked, tuple[Tensor, ...]], Unread] = functools.partial(self._estimated, self.hvp)
+        self._estimate: Callable[[OuterRequest, tuple[Tensor, ...]], PendingHypergradient] = functools.partial(
+            self._estimated, self.hvp
+        )
 
     def due(self) -> bool:
         """Whether the next call of `step` is an outer step."""
@@ -213,13 +215,13 @@ class PolicyOptimizer:
         solver, often = self.solver, 0 if isinstance(self.solver, _OF_OTHER_DRAWS) else self.check_every
         check = often > 0 and (self.updates + self.skipped) % often == 0
         self._recent = Recent.of(solver, self.model, self._recent) if isinstance(solver, Deflated) else None
-        device = next(original(self.model).parameters()).device
+        device = next(unwrap(self.model).parameters()).device
         series = solver if check and isinstance(solver, Neumann) and solver.shortens else None
         products = self._products if series is None else series.steps
         tensors = tuple(tensor.to(device) for tensor in (*train_batch, *self._validation.next(validation)))
         places = self._places(len(tensors[0]) * self.draws, len(tensors[-1])) if self.ranks.world > 1 else None
         found = self._estimate(
-            Asked(train_transform, len(train_batch) - 2, check, self._recent, places, products), tensors
+            OuterRequest(train_transform, len(train_batch) - 2, check, self._recent, places, products), tensors
         )
         stats = found.read()
         if series is not None:
@@ -228,14 +230,14 @@ class PolicyOptimizer:
             self._recent.add(found.newest)
         return found.grads, stats
 
-    def _places(self, train: int, validation: int) -> Places:
+    def _places(self, train: int, validation: int) -> OuterShards:
         """Of so many rows and images among those of all processes; of a part each of them takes its share."""
         parts = (self.curvature_batch, self.pathwise_batch)
         shares = [train if part is None else min(max(part // self.ranks.world, 1), train) for part in parts]
-        device = next(original(self.model).parameters()).device
-        return Places(*self.ranks.places([train, *shares, validation], device))
+        device = next(unwrap(self.model).parameters()).device
+        return OuterShards(*self.ranks.places([train, *shares, validation], device))
 
-    def record(self, say: Callable[[str], None], compile: bool = False, memory: SharedMemory | None = None) -> None:
+    def record(self, say: Callable[[str], None], compile: bool = False, memory: GraphPool | None = None) -> None:
         """Let outer steps on a GPU be CUDA graphs of traced code.
 
         For transforms that draw no random numbers and are the same functions at every call. The traced gradient is
@@ -252,7 +254,7 @@ class PolicyOptimizer:
             return
         traced, checked = Traced(compile), False
 
-        def estimated(asked: Asked, tensors: tuple[Tensor, ...]) -> Unread:
+        def estimated(asked: OuterRequest, tensors: tuple[Tensor, ...]) -> PendingHypergradient:
             nonlocal checked
             if not checked:
                 self._check_traced(asked, tensors)
@@ -260,9 +262,9 @@ class PolicyOptimizer:
             return self._estimated(traced, asked, tensors)
 
         reference = functools.partial(self._estimated, self.hvp)
-        self._estimate = Recorder(estimated, "outer steps", [self.policy], say, memory, reference, before=1)
+        self._estimate = CudaGraphRunner(estimated, "outer steps", [self.policy], say, memory, reference, before=1)
 
-    def _check_traced(self, asked: "Asked", tensors: tuple[Tensor, ...]) -> None:
+    def _check_traced(self, asked: "OuterRequest", tensors: tuple[Tensor, ...]) -> None:
         """Raise unless traced code has the reference's gradient on a few images, some of them only scored."""
         few = tuple(tensor[:_CHECKED].clone() for tensor in tensors)
         state, small = self.policy.get_extra_state(), copy.copy(self)
@@ -278,7 +280,7 @@ class PolicyOptimizer:
 
         try:
             with full_precision():
-                check_traced(gradient(Traced()), lambda: gradient(self.hvp), original(self.model))
+                check_traced(gradient(Traced()), lambda: gradient(self.hvp), unwrap(self.model))
         finally:
             self.policy.set_extra_state(state)
 
@@ -305,19 +307,21 @@ class PolicyOptimizer:
         for name in ("calls", "updates", "skipped"):
             setattr(self, name, int(state[name]))
         self.optimizer.load_state_dict(state["optimizer"])
-        device = next(original(self.model).parameters()).device
+        device = next(unwrap(self.model).parameters()).device
         if "signal" in state:
             self._signal.load_state_dict(state["signal"], device)
         self._products, recent = state.get("products"), state.get("recent")
         self._recent = None if recent is None else Recent.restored(recent, device)
 
-    def _estimated(self, hvp: SecondOrder | None, asked: "Asked", tensors: tuple[Tensor, ...]) -> Unread:
+    def _estimated(
+        self, hvp: SecondOrder | None, asked: "OuterRequest", tensors: tuple[Tensor, ...]
+    ) -> PendingHypergradient:
         """The hypergradient. Depends on nothing that changes but its arguments, the model and the policy."""
         images, targets, *rest = tensors[: 2 + asked.rest]
         outer_images, outer_targets = tensors[2 + asked.rest :]
         if self.draws > 1:
             images, *rest = (tensor.repeat_interleave(self.draws, 0) for tensor in (images, *rest))
-            if self.along is not None:
+            if self.soft_targets is not None:
                 targets = targets.repeat_interleave(self.draws, 0)
         transform = self.transform or (lambda images: images)
         if asked.transform is None:
@@ -329,12 +333,12 @@ class PolicyOptimizer:
                 return own(augmented, *(tensor[: len(augmented)] for tensor in rest))
 
         floats, labels = normalise(images), targets
-        if self.draws > 1 and self.along is None:
+        if self.draws > 1 and self.soft_targets is None:
             labels = targets.repeat_interleave(self.draws, 0)
         places = asked.places or self._places(len(images), len(outer_images))
         place, curved, smooth = places.train, places.curved, slice(len(places.pathwise))
         with torch.enable_grad():
-            draws = [drawn(self.policy, floats, labels, place, relaxed=True) for _ in range(self.views)]
+            draws = [sample_shard(self.policy, floats, labels, place, relaxed=True) for _ in range(self.views)]
             if isinstance(self.estimator, Influence):
                 draws = [draw.pathwise() for draw in draws]
             augmented, *moved = self._augmented(floats[smooth], targets[smooth], [draw[smooth] for draw in draws])
@@ -347,19 +351,19 @@ class PolicyOptimizer:
             inputs: tuple[Tensor, ...] = (inner_transform(augmented), *moved)
             seen = self.policy.condition(floats, labels)
             log_prob = functools.reduce(torch.add, [self.policy.effect_log_prob(draw, seen) for draw in draws])
-        params = PureModel(self.model).params
+        params = FunctionalModel(self.model).params
         plain: tuple[Tensor, ...] | None = None
-        if getattr(self.estimator, "may_look_at_plain", True):  # as one of your own may
+        if getattr(self.estimator, "may_use_plain", True):  # as one of your own may
             with torch.no_grad():
-                unmoved = [] if self.along is None else [self.along(self.policy, targets, None)]
+                unmoved = [] if self.soft_targets is None else [self.soft_targets(self.policy, targets, None)]
                 plain = (inner_transform(floats), *unmoved)
         passes = self._passes()
-        fixed = labels if self.along is None else None
+        fixed = labels if self.soft_targets is None else None
         inner, curvature = augmented_examples(0, fixed), None
         if isinstance(self.solver, _OF_OTHER_DRAWS):
             # By another draw: q must know nothing of the draw whose influence is measured along it.
             few = floats[: len(curved)]
-            other = [drawn(self.policy, few, labels[: len(few)], curved) for _ in range(self.views)]
+            other = [sample_shard(self.policy, few, labels[: len(few)], curved) for _ in range(self.views)]
             again, *again_moved = self._augmented(few, targets[: len(few)], other)
             added, behind = (inner_transform(again), *again_moved), augmented_examples(len(inputs), fixed)
             inputs, plain = (*inputs, *added), None if plain is None else (*plain, *added)
@@ -376,7 +380,7 @@ class PolicyOptimizer:
             curvature=curvature,
             weight_decay=self.weight_decay,
             log_prob=log_prob,
-            classes=labels if self.along is None else None,
+            classes=labels if self.soft_targets is None else None,
             draws=self.draws,
             plain=plain,
             ranks=self.ranks,
@@ -385,13 +389,15 @@ class PolicyOptimizer:
         if asked.products is not None:
             assert isinstance(solver, Neumann)
             solver = solver.powers(asked.products)
-        return unread(problem, solver, hvp, self.estimator, check=asked.check, recent=recent, keep=False)
+        return pending_hypergradient(problem, solver, hvp, self.estimator, check=asked.check, recent=recent, keep=False)
 
-    def _passes(self) -> Passes:
+    def _passes(self) -> Microbatches:
         seed = self.seed + 1_000_003 * self.calls
-        return Passes(self._losses, self.model, self.microbatch, self.autocast, seed)
+        return Microbatches(self._losses, self.model, self.microbatch, self.autocast, seed)
 
     def _augmented(self, images: Tensor, targets: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, ...]:
         """The images, and behind them the targets where these depend on the draws."""
-        augmented = self.policy.apply(images, draws[0])
-        return (augmented,) if self.along is None else (augmented, self.along(self.policy, targets, draws))
+        augmented = self.policy.augment(images, draws[0])
+        return (
+            (augmented,) if self.soft_targets is None else (augmented, self.soft_targets(self.policy, targets, draws))
+        )

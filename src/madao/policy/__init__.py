@@ -2,7 +2,7 @@
 
 from madao.errors import PolicyFileError
 from madao.policy.base import AugmentationPolicy
-from madao.policy.base_augmentation import Standard, StandardDraw
+from madao.policy.base_augmentation import BaseAugmentation, BaseDraw
 from madao.policy.baselines.autoaugment import AutoAugment
 from madao.policy.baselines.fixed import FrozenPolicy, RandAugment, TrivialAugment, Uniform
 from madao.policy.conditional.class_conditional import ClassPolicy
@@ -10,22 +10,22 @@ from madao.policy.conditional.image_conditional import ImagePolicy
 from madao.policy.draw import Draw
 from madao.policy.learned import Policy
 from madao.policy.registry import load_policy
-from madao.policy.spec import Entry, PolicySpec
+from madao.policy.spec import OperationParams, PolicySpec
 
 __all__ = [
     "AugmentationPolicy",
     "AutoAugment",
+    "BaseAugmentation",
+    "BaseDraw",
     "ClassPolicy",
     "Draw",
-    "Entry",
     "FrozenPolicy",
     "ImagePolicy",
+    "OperationParams",
     "Policy",
     "PolicyFileError",
     "PolicySpec",
     "RandAugment",
-    "Standard",
-    "StandardDraw",
     "TrivialAugment",
     "Uniform",
     "load_policy",

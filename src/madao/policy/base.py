@@ -7,18 +7,17 @@ from typing import Any, Self, overload
 import torch
 from torch import Tensor, nn
 
-from madao.ops import Operation
-from madao.ops import targets as along
+from madao.ops import Operation, targets
 from madao.ops.checks import check_fill, check_fill_fits, check_images, check_strengths
 from madao.ops.dispatch import dispatch_unchecked, grouped
 from madao.ops.geometric import Fill
 from madao.policy.conditional.features import features
 from madao.policy.draw import Draw
-from madao.policy.seeded_module import OwnRandomness
+from madao.policy.seeded_module import SeededModule
 
 
-class AugmentationPolicy(OwnRandomness, abc.ABC):
-    """Augments batches of images: `policy(images)` is `policy.apply(images, policy.sample(images))`.
+class AugmentationPolicy(SeededModule, abc.ABC):
+    """Augments batches of images: `policy(images)` is `policy.augment(images, policy.sample(images))`.
 
     Images are `[B, C, H, W]`, C of 1 or 3, uint8 or float in [0, 1], on any device; the result has their shape
     and dtype. Each image has its own operation, magnitude and sign in each stage.
@@ -36,7 +35,7 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
     """
 
     classes: tuple[str, ...] = ()
-    looks: bool = False
+    uses_image: bool = False
 
     def __init__(self, operations: tuple[Operation, ...], stages: int, fill: Fill = 0.0, seed: int = 0) -> None:
         super().__init__(seed)
@@ -69,16 +68,16 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
         """
         if self.classes:
             return labels
-        if not self.looks:
+        if not self.uses_image:
             return None
         check_images(images)
         return features(images)
 
     @overload
-    def apply(self, images: Tensor, draw: Draw) -> Tensor: ...
+    def augment(self, images: Tensor, draw: Draw) -> Tensor: ...
     @overload
-    def apply(self, images: Callable[[nn.Module], None]) -> Self: ...
-    def apply(self, images: Any, draw: Draw | None = None) -> Any:
+    def augment(self, images: Callable[[nn.Module], None]) -> Self: ...
+    def augment(self, images: Any, draw: Draw | None = None) -> Any:
         """Augment a batch as a draw says. With a function in place of images this is `nn.Module.apply`.
 
         A relaxed draw gives the same images bit for bit, with a gradient to the policy in them.
@@ -86,11 +85,11 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
         if draw is None and callable(images) and not isinstance(images, Tensor):
             return super().apply(images)
         if draw is None:
-            raise TypeError("apply needs a draw: policy.apply(images, policy.sample(images))")
+            raise TypeError("apply needs a draw: policy.augment(images, policy.sample(images))")
         check_images(images)
-        return self.apply_checked(images, draw)
+        return self.augment_checked(images, draw)
 
-    def apply_checked(self, images: Tensor, draw: Draw) -> Tensor:
+    def augment_checked(self, images: Tensor, draw: Draw) -> Tensor:
         """`apply` to images that are known to be fit."""
         if len(draw) != len(images):
             raise ValueError(f"the draw is for {len(draw)} images, but there are {len(images)}")
@@ -104,7 +103,7 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
             images = self._apply_stage(images, draw, stage)
         return images
 
-    def apply_masks(self, masks: Tensor, draw: Draw, outside: int = 255) -> Tensor:
+    def augment_masks(self, masks: Tensor, draw: Draw, outside: int = 255) -> Tensor:
         """Move masks as a draw moves their images: to the nearest pixel; tone operations leave them.
 
         Args:
@@ -116,7 +115,7 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
             raise ValueError(f"the draw is for {len(draw)} images, but there are {len(masks)} masks")
         for stage in range(draw.stages):
             matrix = self.stage_matrix(draw, stage, *masks.shape[-2:])
-            masks = along.move_masks(masks, matrix.detach(), outside)
+            masks = targets.move_masks(masks, matrix.detach(), outside)
         return masks
 
     def stage_matrix(self, draw: Draw, stage: int, height: int, width: int, applied: bool = True) -> Tensor:
@@ -132,7 +131,7 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
         choice, magnitude, sign = draw.choice[stage], draw.magnitude[stage], draw.sign[stage]
         matrix = torch.eye(2, 3, dtype=torch.float64, device=choice.device).expand(len(draw), 2, 3)
         for index, operation in enumerate(self.operations):
-            moved = along.matrix(operation, magnitude, sign, height, width)
+            moved = targets.matrix(operation, magnitude, sign, height, width)
             if moved is not None:
                 chosen = (choice == index) & draw.applied[stage] if applied else choice == index
                 matrix = torch.where(chosen.reshape(-1, 1, 1), moved, matrix)
@@ -141,7 +140,7 @@ class AugmentationPolicy(OwnRandomness, abc.ABC):
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Augment a batch by a fresh draw. No gradient reaches the policy: what trains it asks for one."""
         check_images(images)
-        return self.apply_checked(images, self.sample(images, condition=self.condition(images, labels)))
+        return self.augment_checked(images, self.sample(images, condition=self.condition(images, labels)))
 
     def get_extra_state(self) -> dict[str, Any]:
         """The random state, and which operations the parameters belong to, for `state_dict`."""

@@ -14,11 +14,11 @@ from madao.policy.base import AugmentationPolicy
 from madao.policy.device_cache import on_device
 from madao.policy.draw import Draw
 from madao.policy.learned import Policy
-from madao.policy.seeded_module import OwnRandomness
+from madao.policy.seeded_module import SeededModule
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class StandardDraw:
+class BaseDraw:
     """What standard augmentation sampled for a batch, so that it can be replayed. Fields are `[B]`.
 
     Attributes:
@@ -42,10 +42,10 @@ class StandardDraw:
     width: Tensor | None = None
 
 
-class Standard(OwnRandomness):
+class BaseAugmentation(SeededModule):
     """Crop and flip, then a policy, then normalise, then Cutout: the order of the paper.
 
-    `standard(images)` is `standard.apply(images, standard.sample(images))`. Images are `[B, C, H, W]`, uint8 or float
+    `standard(images)` is `standard.augment(images, standard.sample(images))`. Images are `[B, C, H, W]`, uint8 or float
     in [0, 1]; the result is floating point. Each image has its own crop, flip and hole.
 
     Args:
@@ -97,7 +97,7 @@ class Standard(OwnRandomness):
         relaxed: bool = False,
         *,
         labels: Tensor | None = None,
-    ) -> StandardDraw:
+    ) -> BaseDraw:
         """Draw for a batch, the policy's part included.
 
         Args:
@@ -106,8 +106,8 @@ class Standard(OwnRandomness):
             relaxed: Whether the draw carries gradients to the policy, which has to be a learned one.
             labels: The class of each image, `[B]`, for a policy with classes.
         """
-        looks = self.policy is not None and self.policy.looks
-        inner = None if looks else self._sample_inner(images, generator, relaxed, labels)
+        uses_image = self.policy is not None and self.policy.uses_image
+        inner = None if uses_image else self._sample_inner(images, generator, relaxed, labels)
         given, generator = generator, self.generator(images.device) if generator is None else generator
 
         def whole_numbers(count: int) -> Tensor:
@@ -120,7 +120,7 @@ class Standard(OwnRandomness):
             left = whole_numbers(images.shape[3] + 2 * self.padding - width + 1)
         else:
             top, left = box[0], box[1]
-        draw = StandardDraw(
+        draw = BaseDraw(
             top=top,
             left=left,
             flipped=whole_numbers(2).bool() if self.flip else torch.zeros_like(whole_numbers(1)).bool(),
@@ -130,7 +130,7 @@ class Standard(OwnRandomness):
             height=None if box is None else box[2],
             width=None if box is None else box[3],
         )
-        if not looks:
+        if not uses_image:
             return draw
         # What it looks at is what it will be applied to.
         return dataclasses.replace(draw, inner=self._sample_inner(self.before(images, draw), given, relaxed, labels))
@@ -159,22 +159,22 @@ class Standard(OwnRandomness):
         return torch.cat([uniform[2:] * (1 - sides), sides])
 
     @overload
-    def apply(self, images: Tensor, draw: StandardDraw) -> Tensor: ...
+    def augment(self, images: Tensor, draw: BaseDraw) -> Tensor: ...
     @overload
-    def apply(self, images: Callable[[nn.Module], None]) -> Self: ...
-    def apply(self, images: Any, draw: StandardDraw | None = None) -> Any:
+    def augment(self, images: Callable[[nn.Module], None]) -> Self: ...
+    def augment(self, images: Any, draw: BaseDraw | None = None) -> Any:
         """Augment a batch as a draw says. With a function in place of images this is `nn.Module.apply`."""
         if draw is None and callable(images) and not isinstance(images, Tensor):
             return super().apply(images)
         if draw is None:
-            raise TypeError("apply needs a draw: standard.apply(images, standard.sample(images))")
+            raise TypeError("apply needs a draw: standard.augment(images, standard.sample(images))")
         check_images(images)
-        return self.apply_checked(images, draw)
+        return self.augment_checked(images, draw)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Augment a batch by a fresh draw. No gradient reaches the policy."""
         check_images(images)
-        return self.apply_checked(images, self.sample(images, labels=labels))
+        return self.augment_checked(images, self.sample(images, labels=labels))
 
     def _sample_inner(
         self, images: Tensor, generator: torch.Generator | None, relaxed: bool, labels: Tensor | None
@@ -186,7 +186,7 @@ class Standard(OwnRandomness):
         settings = {"relaxed": True} if relaxed else {}
         return self.policy.sample(images, generator, condition=self.policy.condition(images, labels), **settings)
 
-    def apply_checked(self, images: Tensor, draw: StandardDraw) -> Tensor:
+    def augment_checked(self, images: Tensor, draw: BaseDraw) -> Tensor:
         """`apply` to images that are known to be fit."""
         if len(draw.top) != len(images):
             raise ValueError(f"the draw is for {len(draw.top)} images, but there are {len(images)}")
@@ -196,10 +196,10 @@ class Standard(OwnRandomness):
         if self.policy is not None and draw.inner is not None:
             # Levels carry no gradient.
             images = normalise(images) if draw.inner.differentiable else images
-            images = self.policy.apply_checked(images, draw.inner)
+            images = self.policy.augment_checked(images, draw.inner)
         return self.after(images, draw)
 
-    def before(self, images: Tensor, draw: StandardDraw) -> Tensor:
+    def before(self, images: Tensor, draw: BaseDraw) -> Tensor:
         """What comes before the policy: crop and flip."""
         height, width = self._sides(images)
         if draw.height is None or draw.width is None:
@@ -207,7 +207,7 @@ class Standard(OwnRandomness):
         box = torch.stack([draw.top, draw.left, draw.height, draw.width])
         return resized_crop(images, box, draw.flipped, height, width)
 
-    def before_masks(self, masks: Tensor, draw: StandardDraw, outside: int = 255) -> Tensor:
+    def before_masks(self, masks: Tensor, draw: BaseDraw, outside: int = 255) -> Tensor:
         """Crop and flip masks as `before` does their images, to the nearest pixel.
 
         Args:
@@ -225,7 +225,7 @@ class Standard(OwnRandomness):
         read = F.grid_sample(planes.float(), grid, mode="nearest", padding_mode="border", align_corners=False)
         return read[:, 0].to(masks.dtype)
 
-    def after(self, images: Tensor, draw: StandardDraw) -> Tensor:
+    def after(self, images: Tensor, draw: BaseDraw) -> Tensor:
         """What comes after the policy: normalise and Cutout."""
         return self.after_policy(images, draw.hole_y, draw.hole_x)
 

@@ -13,7 +13,7 @@ from madao.ops.geometric import Fill
 from madao.policy import sampling
 from madao.policy.base import AugmentationPolicy
 from madao.policy.draw import Draw
-from madao.policy.policy_tables import Law
+from madao.policy.policy_tables import PolicyTables
 from madao.policy.spec import PolicySpec, check_variation, rounded_stages
 
 START_LOGIT = 0.5
@@ -215,10 +215,10 @@ class Policy(AugmentationPolicy):
             self.magnitude_logits.unsqueeze(1),
         )
 
-    def _law(self, condition: Tensor | None, count: int) -> Law:
+    def _law(self, condition: Tensor | None, count: int) -> PolicyTables:
         """By which `count` images are drawn; here the same for all."""
         selection, application, magnitude = self._shared()
-        return Law(selection, application, self._spread(magnitude.sigmoid()))
+        return PolicyTables(selection, application, self._spread(magnitude.sigmoid()))
 
     def _spread(self, magnitude: Tensor) -> Tensor:
         """From the operations that have a magnitude to all, zero for the others: `[..., m]` → `[..., n]`."""

@@ -10,7 +10,7 @@ _WHOLE = (torch.int64, torch.int32, torch.int16, torch.uint8)
 
 
 @dataclasses.dataclass(frozen=True)
-class Law:
+class PolicyTables:
     """What a batch is drawn by: tables `[K, R, n]`, of whose R rows each image reads one.
 
     Attributes:

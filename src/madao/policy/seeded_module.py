@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.data import get_worker_info
 
 
-class OwnRandomness(nn.Module):
+class SeededModule(nn.Module):
     """A module whose random numbers start from `seed` and depend on nothing else in the program.
 
     They travel in `state_dict()`, so that a resumed run goes on with the draws it would have made. Modules of different

@@ -13,13 +13,13 @@ from madao.errors import PolicyFileError
 from madao.ops import Operation
 from madao.ops.checks import check_fill
 from madao.ops.geometric import Fill
-from madao.policy import spec_json as specfile
+from madao.policy import spec_json
 from madao.policy.conditional.network import Network
 from madao.policy.describe import strength
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class OperationParams:
     """One operation in one stage.
 
     Attributes:
@@ -34,19 +34,19 @@ class Entry:
     magnitude: float | None = None
 
     @classmethod
-    def rounded(cls, operation: Operation, selection: float, application: float, magnitude: float) -> "Entry":
+    def rounded(cls, operation: Operation, selection: float, application: float, magnitude: float) -> "OperationParams":
         """From a magnitude μ in [0, 1], with six significant digits: what float32 carries and people can read."""
         value = None
         if operation.range is not None:
             neutral, strongest = operation.range
             value = min(
-                max(six(neutral + magnitude * (strongest - neutral)), min(operation.range)),
+                max(round_sig(neutral + magnitude * (strongest - neutral)), min(operation.range)),
                 max(operation.range),
             )
-        return cls(six(selection), six(application), value)
+        return cls(round_sig(selection), round_sig(application), value)
 
 
-Stages = tuple[tuple[Entry, ...], ...]
+Stages = tuple[tuple[OperationParams, ...], ...]
 """For each stage one `Entry` per operation."""
 
 
@@ -160,7 +160,7 @@ class PolicySpec:
     def dumps(self) -> str:
         """The JSON text, one operation a line."""
         classes = {name: _rows(stages) for name, stages in zip(self.classes, self.class_stages, strict=True)}
-        return specfile.write(self.operations, _rows(self.stages), self.fill, classes, self.network, self.variation)
+        return spec_json.write(self.operations, _rows(self.stages), self.fill, classes, self.network, self.variation)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the JSON file; a crash leaves the old file or the new one, never half of one."""
@@ -175,7 +175,7 @@ class PolicySpec:
     @classmethod
     def loads(cls, text: str) -> "PolicySpec":
         """Read JSON text. Raises `PolicyFileError`."""
-        operations, stages, fill, classes, network, variation = specfile.read(text)
+        operations, stages, fill, classes, network, variation = spec_json.read(text)
         try:
             each = tuple(_stages(part) for part in classes.values())
             return cls(operations, _stages(stages), fill, tuple(classes), each, network, variation)
@@ -208,25 +208,25 @@ def rounded_stages(operations: Sequence[Operation], *numbers: Tensor) -> Stages:
     """From selection, application and μ in [0, 1], `[K, n]` each."""
     columns = [tensor.tolist() for tensor in numbers]
     return tuple(
-        tuple(Entry.rounded(*row) for row in zip(operations, *stage, strict=True))
+        tuple(OperationParams.rounded(*row) for row in zip(operations, *stage, strict=True))
         for stage in zip(*columns, strict=True)
     )
 
 
-def _rows(stages: Stages) -> list[list[specfile.Row]]:
+def _rows(stages: Stages) -> list[list[spec_json.Row]]:
     return [[(entry.selection, entry.application, entry.magnitude) for entry in stage] for stage in stages]
 
 
-def _stages(rows: Sequence[Sequence[specfile.Row]]) -> Stages:
-    return tuple(tuple(Entry(*row) for row in stage) for stage in rows)
+def _stages(rows: Sequence[Sequence[spec_json.Row]]) -> Stages:
+    return tuple(tuple(OperationParams(*row) for row in stage) for stage in rows)
 
 
-def six(value: float) -> float:
+def round_sig(value: float) -> float:
     """With six significant digits."""
     return float(f"{value:.6g}")
 
 
-def _relative(operation: Operation, entry: Entry) -> float:
+def _relative(operation: Operation, entry: OperationParams) -> float:
     if operation.range is None or entry.magnitude is None:
         return 0.0
     neutral, strongest = operation.range
@@ -244,7 +244,7 @@ def _check_within(where: str, value: Any, low: float, high: float) -> None:
         raise ValueError(f"{where}: must be a number from {low:g} to {high:g}, got {value!r}")
 
 
-def _check_entry(where: str, operation: Operation, entry: Entry) -> None:
+def _check_entry(where: str, operation: Operation, entry: OperationParams) -> None:
     _check_within(f"{where}.selection", entry.selection, 0, 1)
     _check_within(f"{where}.application", entry.application, 0, 1)
     if operation.range is not None:

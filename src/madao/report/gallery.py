@@ -102,7 +102,7 @@ def _draws(policy: PolicySpec, batch: Tensor, labels: Tensor | None, count: int,
     repeated = batch.repeat_interleave(count, 0)
     each = None if labels is None else labels[: len(batch)].repeat_interleave(count)
     draw = player.sample(repeated, condition=player.condition(repeated, each))
-    results = player.apply(repeated, draw)
+    results = player.augment(repeated, draw)
     captions = [", then ".join(steps(policy.operations, draw, i)) or "unchanged" for i in range(len(repeated))]
     rows = []
     for number in range(len(batch)):

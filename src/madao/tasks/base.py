@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from madao.policy import AugmentationPolicy, Draw, Standard, StandardDraw
+from madao.policy import AugmentationPolicy, BaseAugmentation, BaseDraw, Draw
 
 Draws = Sequence[Draw] | None
 """What the policy drew, once for each view of the images; None where it is not applied."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Score:
+class EvalResult:
     """How well a model does on `count` examples.
 
     Attributes:
@@ -30,7 +30,7 @@ class Score:
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
-class Measure(abc.ABC):
+class Metric(abc.ABC):
     """One measurement: takes in batch after batch. What it keeps are sums, so that processes can add theirs up.
 
     Attributes:
@@ -42,7 +42,7 @@ class Measure(abc.ABC):
     def compare_with(self, outputs: Tensor, targets: Tensor) -> None:  # noqa: B027 -- most compare with nothing
         """The outputs and targets of training images, of all processes."""
 
-    def targets(self, standard: Standard, targets: Tensor) -> Tensor:
+    def targets(self, standard: BaseAugmentation, targets: Tensor) -> Tensor:
         """The targets of images that were cut by `standard.centre`."""
         return targets
 
@@ -60,7 +60,7 @@ class Measure(abc.ABC):
         """What was taken in, float64 `[n]` on the CPU: of several processes the sum of theirs is that of all."""
 
     @abc.abstractmethod
-    def score(self, sums: Tensor) -> Score:
+    def score(self, sums: Tensor) -> EvalResult:
         """The score that such sums stand for."""
 
 
@@ -82,7 +82,7 @@ class Task(abc.ABC):
     name: ClassVar[str]
     error: ClassVar[str] = "error"
     views: ClassVar[int] = 1
-    moves: ClassVar[bool] = False
+    targets_follow_policy: ClassVar[bool] = False
 
     @abc.abstractmethod
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -97,14 +97,16 @@ class Task(abc.ABC):
         return self.losses(outputs, targets).mean()
 
     @abc.abstractmethod
-    def wrong(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def num_errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """How many examples of a training batch are wrong, or the sum of the parts of them that are."""
 
     @abc.abstractmethod
-    def measure(self) -> Measure:
+    def measure(self) -> Metric:
         """A measurement that begins."""
 
-    def cropped(self, standard: Standard, targets: Tensor, draw: StandardDraw, again: Callable[[], Tensor]) -> Tensor:
+    def cropped(
+        self, standard: BaseAugmentation, targets: Tensor, draw: BaseDraw, again: Callable[[], Tensor]
+    ) -> Tensor:
         """The targets of images after standard crop and flip.
 
         Args:
@@ -119,7 +121,7 @@ class Task(abc.ABC):
         """The targets of training, from those that `cropped` gave."""
         return targets
 
-    def along(self, policy: AugmentationPolicy, targets: Tensor, draws: Draws) -> Tensor:
+    def soft_targets(self, policy: AugmentationPolicy, targets: Tensor, draws: Draws) -> Tensor:
         """As `inner`, in outer steps: floating point, with a gradient to what the draws carry one to.
 
         Where `moves`; else targets stay as they are. Changes nothing.
@@ -127,7 +129,7 @@ class Task(abc.ABC):
         return self.inner(policy, targets, draws)
 
     def outer(
-        self, standard: Standard, images: Tensor, targets: Tensor, crop: Callable[[], Tensor]
+        self, standard: BaseAugmentation, images: Tensor, targets: Tensor, crop: Callable[[], Tensor]
     ) -> tuple[Tensor, Tensor]:
         """A validation batch, not augmented by the policy: images, and targets as `losses` takes them.
 
@@ -142,7 +144,7 @@ class Task(abc.ABC):
     def compile(self) -> None:  # noqa: B027 -- most tasks compute nothing of their own
         """Compile what the task itself computes in every step, by torch.compile."""
 
-    def stepped(self, targets: Tensor) -> None:  # noqa: B027 -- most tasks have nothing to do
+    def after_step(self, targets: Tensor) -> None:  # noqa: B027 -- most tasks have nothing to do
         """After a step of the weights on these targets, which `inner` gave."""
 
     def state_dict(self) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from madao.tasks.base import Measure, Score, Task
+from madao.tasks.base import EvalResult, Metric, Task
 
 
 class Classification(Task):
@@ -28,7 +28,7 @@ class Classification(Task):
         """The mean cross-entropy, by the one kernel there is for it."""
         return F.cross_entropy(outputs, targets, label_smoothing=self.label_smoothing)
 
-    def wrong(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def num_errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """How many are misclassified."""
         return (outputs.argmax(1) != targets).sum()
 
@@ -37,7 +37,7 @@ class Classification(Task):
         return ClassErrors(self.classes)
 
 
-class ClassErrors(Measure):
+class ClassErrors(Metric):
     """The error, and beside it the mean over classes of each class's error, which small classes count in as large ones.
 
     Classes without an image do not count.
@@ -56,21 +56,21 @@ class ClassErrors(Measure):
             self._counts = torch.zeros(2, outputs.shape[1], dtype=torch.float64)
         classes = self._counts.shape[1]
         self._loss += float(F.cross_entropy(outputs, targets, reduction="sum").double())
-        wrong = outputs.argmax(1) != targets
+        num_errors = outputs.argmax(1) != targets
         # One transfer: row 0 of those that are right, row 1 of those that are wrong.
-        found = torch.bincount(targets + classes * wrong, minlength=2 * classes).reshape(2, classes).cpu()
+        found = torch.bincount(targets + classes * num_errors, minlength=2 * classes).reshape(2, classes).cpu()
         self._counts += torch.stack([found[1], found.sum(0)])
 
     def sums(self) -> Tensor:
         """The loss, and the counts."""
         return torch.cat([torch.tensor([self._loss], dtype=torch.float64), self._counts.flatten()])
 
-    def score(self, sums: Tensor) -> Score:
+    def score(self, sums: Tensor) -> EvalResult:
         """Error, and mean per-class error."""
-        wrong, images = sums[1:].reshape(2, -1)
+        num_errors, images = sums[1:].reshape(2, -1)
         count = int(images.sum())
         if not count:
-            return Score(0.0, 0.0, 0)
+            return EvalResult(0.0, 0.0, 0)
         there = images > 0
-        mean = float((wrong[there] / images[there]).mean())
-        return Score(float(sums[0]) / count, int(wrong.sum()) / count, count, {"mean_class_error": mean})
+        mean = float((num_errors[there] / images[there]).mean())
+        return EvalResult(float(sums[0]) / count, int(num_errors.sum()) / count, count, {"mean_class_error": mean})

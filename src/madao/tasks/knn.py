@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from madao.tasks.classification import ClassErrors
 
 
-class Neighbours(ClassErrors):
+class KNN(ClassErrors):
     """The k most similar images vote, each for its class with weight exp(cos / T) (Wu et al., 2018).
 
     The loss is −log of the vote's share for the right class.

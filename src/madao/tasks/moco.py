@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from madao.policy import AugmentationPolicy, Standard, StandardDraw
+from madao.policy import AugmentationPolicy, BaseAugmentation, BaseDraw
 from madao.policy.base_augmentation import normalise
 from madao.tasks.base import Draws, Task
-from madao.tasks.knn import Neighbours
+from madao.tasks.knn import KNN
 
 _NEVER = -1e4
 """A logit that counts for nothing."""
@@ -29,13 +29,13 @@ class Processes(Protocol):
     def world(self) -> int:
         """How many there are."""
 
-    def gathered(self, values: Tensor) -> Tensor:
+    def all_gather(self, values: Tensor) -> Tensor:
         """Those of all processes, in their order."""
 
-    def total(self, vector: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def all_reduce_sum(self, vector: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The sum over all processes."""
 
-    def as_the_first(self, tensors: Iterable[Tensor]) -> None:
+    def broadcast_(self, tensors: Iterable[Tensor]) -> None:
         """Overwrite tensors by those of the first process."""
 
 
@@ -75,13 +75,13 @@ class MoCo(Task):
     name = "moco"
     error = "k-NN error"
     views = 2
-    moves = True
+    targets_follow_policy = True
 
     def __init__(
         self,
         encoder: nn.Module,
         dimensions: int,
-        standard: Standard,
+        standard: BaseAugmentation,
         classes: int,
         queue: int = 65_536,
         momentum: float = 0.999,
@@ -124,52 +124,54 @@ class MoCo(Task):
         others = logits[:, 1:].masked_fill(self.newest, _NEVER)
         return torch.cat([logits[:, :1], others], 1).logsumexp(1) - logits[:, 0]
 
-    def wrong(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def num_errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """How many queries are as near or nearer to another key than to their own."""
         logits = self._logits(outputs, targets)
         return (logits[:, 1:].amax(1) >= logits[:, 0]).sum()
 
-    def measure(self) -> Neighbours:
+    def measure(self) -> KNN:
         """How well the nearest training images tell the class."""
-        return Neighbours(self.classes, self.neighbours)
+        return KNN(self.classes, self.neighbours)
 
-    def cropped(self, standard: Standard, targets: Tensor, draw: StandardDraw, again: Callable[[], Tensor]) -> Tensor:
+    def cropped(
+        self, standard: BaseAugmentation, targets: Tensor, draw: BaseDraw, again: Callable[[], Tensor]
+    ) -> Tensor:
         """The key views: another crop of the same images."""
         return again()
 
     @torch.no_grad()
     def inner(self, policy: AugmentationPolicy | None, targets: Tensor, draws: Draws) -> Tensor:
         """The keys of key views, by another draw than the queries'. The key encoder's statistics go on."""
-        views = targets if policy is None or draws is None else policy.apply(targets, draws[1])
+        views = targets if policy is None or draws is None else policy.augment(targets, draws[1])
         several = self.processes is not None and self.processes.world > 1
         return self._shuffled(views) if several else self._encoded(views, "step")
 
-    def along(self, policy: AugmentationPolicy, targets: Tensor, draws: Draws) -> Tensor:
+    def soft_targets(self, policy: AugmentationPolicy, targets: Tensor, draws: Draws) -> Tensor:
         """The keys of key views, with a gradient to the policy."""
         views = normalise(targets)
-        views = views if draws is None else policy.apply(views, draws[1])
+        views = views if draws is None else policy.augment(views, draws[1])
         return self._encoded(views, "train" if self.training else "eval")
 
     @torch.no_grad()
     def outer(
-        self, standard: Standard, images: Tensor, targets: Tensor, crop: Callable[[], Tensor]
+        self, standard: BaseAugmentation, images: Tensor, targets: Tensor, crop: Callable[[], Tensor]
     ) -> tuple[Tensor, Tensor]:
         """A crop of each image, and the key of another."""
         queries = crop()
         return queries, self._encoded(crop(), "eval")
 
     @torch.no_grad()
-    def stepped(self, targets: Tensor) -> None:
+    def after_step(self, targets: Tensor) -> None:
         """The key encoder follows, and the keys take the place of the oldest in the queue. The host does not wait."""
         pairs = zip(self.key.parameters(), self.encoder.parameters(), strict=True)
         keys, queries = (list(tensors) for tensors in zip(*pairs, strict=True))
         torch._foreach_lerp_(keys, queries, 1 - self.momentum)
-        newest = targets if self.processes is None else self.processes.gathered(targets)
+        newest = targets if self.processes is None else self.processes.all_gather(targets)
         index = (self.place + torch.arange(len(newest), device=newest.device)) % len(self.queue)
         self.queue.index_copy_(0, index, newest.to(self.queue.dtype))
         self.newest.zero_().index_fill_(0, index, True)
         if self.processes is not None:
-            self.processes.as_the_first(self.key.buffers())  # each has seen other images
+            self.processes.broadcast_(self.key.buffers())  # each has seen other images
         self.place.add_(len(newest)).remainder_(len(self.queue))
 
     def state_dict(self) -> dict[str, Any]:
@@ -217,11 +219,11 @@ class MoCo(Task):
         # One behind the other where each process has its own: as many as they are, in their order.
         counts = torch.zeros(world, dtype=torch.int64, device=views.device)
         counts[rank] = len(views)
-        (counts,) = self.processes.total((counts,))
+        (counts,) = self.processes.all_reduce_sum((counts,))
         start = int(counts[:rank].sum())
-        whole = self.processes.gathered(views)
+        whole = self.processes.all_gather(views)
         own = self._encoded(whole[rank::world], "step")
         keys = own.new_zeros(len(whole), own.shape[1])
         keys[rank::world] = own
-        (keys,) = self.processes.total((keys,))
+        (keys,) = self.processes.all_reduce_sum((keys,))
         return keys[start : start + len(views)]

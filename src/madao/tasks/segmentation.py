@@ -5,8 +5,8 @@ from torch import Tensor
 
 from madao.ops.geometric import warp
 from madao.ops.targets import move_masks
-from madao.policy import AugmentationPolicy, Standard, StandardDraw
-from madao.tasks.base import Draws, Measure, Score, Task
+from madao.policy import AugmentationPolicy, BaseAugmentation, BaseDraw
+from madao.tasks.base import Draws, EvalResult, Metric, Task
 
 IGNORED = 255
 """The class of pixels that do not count: those from outside of the image, and what the data says."""
@@ -26,7 +26,7 @@ class Segmentation(Task):
 
     name = "segmentation"
     error = "mIoU error"
-    moves = True
+    targets_follow_policy = True
 
     def __init__(self, classes: int) -> None:
         self.classes = classes
@@ -45,25 +45,25 @@ class Segmentation(Task):
         picked = log_prob.gather(1, torch.where(counted, targets, 0).long()[:, None])[:, 0]
         return -(picked * counted).sum((1, 2)) / counted.sum((1, 2)).clamp(min=1)
 
-    def wrong(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def num_errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The sum over images of the part of pixels that are wrong."""
         counted = targets != IGNORED
-        wrong = (outputs.argmax(1) != targets) & counted
-        return (wrong.sum((1, 2)) / counted.sum((1, 2)).clamp(min=1)).sum()
+        num_errors = (outputs.argmax(1) != targets) & counted
+        return (num_errors.sum((1, 2)) / counted.sum((1, 2)).clamp(min=1)).sum()
 
     def measure(self) -> "Confusion":
         """MIoU and the part of pixels that are wrong."""
         return Confusion(self.classes)
 
-    def cropped(self, standard: Standard, targets: Tensor, draw: StandardDraw, again: object) -> Tensor:
+    def cropped(self, standard: BaseAugmentation, targets: Tensor, draw: BaseDraw, again: object) -> Tensor:
         """The masks, cropped and flipped as their images."""
         return standard.before_masks(targets if standard.scale is not None else _centre(standard, targets), draw)
 
     def inner(self, policy: AugmentationPolicy | None, targets: Tensor, draws: Draws) -> Tensor:
         """The masks, moved as their images."""
-        return targets if policy is None or draws is None else policy.apply_masks(targets, draws[0], IGNORED)
+        return targets if policy is None or draws is None else policy.augment_masks(targets, draws[0], IGNORED)
 
-    def along(self, policy: AugmentationPolicy, targets: Tensor, draws: Draws) -> Tensor:
+    def soft_targets(self, policy: AugmentationPolicy, targets: Tensor, draws: Draws) -> Tensor:
         """The weight of each pixel in the loss by class, `[B, K, H, W]`: one over how many count, at its own class."""
         hard, soft = targets, self._one_hot(targets)
         for stage in range(0 if draws is None else draws[0].stages):
@@ -85,7 +85,7 @@ class Segmentation(Task):
             hard = moved
         return soft / (hard != IGNORED).sum((1, 2)).clamp(min=1).reshape(-1, 1, 1, 1)
 
-    def outer(self, standard: Standard, images: Tensor, targets: Tensor, crop: object) -> tuple[Tensor, Tensor]:
+    def outer(self, standard: BaseAugmentation, images: Tensor, targets: Tensor, crop: object) -> tuple[Tensor, Tensor]:
         """The middle of images and masks."""
         return standard.centre(images), _centre(standard, targets)
 
@@ -94,7 +94,7 @@ class Segmentation(Task):
         return (masks[:, None] == torch.arange(self.classes, device=masks.device).reshape(-1, 1, 1)).float()
 
 
-class Confusion(Measure):
+class Confusion(Metric):
     """How often pixels of one class are taken for another.
 
     IoU_k = n_kk / (Σ_j n_jk + Σ_j n_kj − n_kk); the mean is over classes that there are, in masks or in outputs.
@@ -108,7 +108,7 @@ class Confusion(Measure):
         self._table = torch.zeros(classes, classes, dtype=torch.float64)  # rows: what it is
         self._loss, self._images = 0.0, 0
 
-    def targets(self, standard: Standard, targets: Tensor) -> Tensor:
+    def targets(self, standard: BaseAugmentation, targets: Tensor) -> Tensor:
         """The middle of the masks."""
         return _centre(standard, targets)
 
@@ -125,17 +125,17 @@ class Confusion(Measure):
         """Loss, images, and the table."""
         return torch.cat([torch.tensor([self._loss, self._images], dtype=torch.float64), self._table.flatten()])
 
-    def score(self, sums: Tensor) -> Score:
+    def score(self, sums: Tensor) -> EvalResult:
         """1 − mIoU."""
         count, table = int(sums[1]), sums[2:].reshape(self.classes, self.classes)
         right, union = table.diagonal(), table.sum(0) + table.sum(1) - table.diagonal()
         there = union > 0
         if not there.any():
-            return Score(0.0, 0.0, count)
+            return EvalResult(0.0, 0.0, count)
         overlap = float((right[there] / union[there]).mean())
-        wrong = 1 - float(right.sum() / table.sum().clamp(min=1))
-        return Score(float(sums[0]) / count, 1 - overlap, count, {"mIoU": overlap, "pixel_error": wrong})
+        num_errors = 1 - float(right.sum() / table.sum().clamp(min=1))
+        return EvalResult(float(sums[0]) / count, 1 - overlap, count, {"mIoU": overlap, "pixel_error": num_errors})
 
 
-def _centre(standard: Standard, masks: Tensor) -> Tensor:
+def _centre(standard: BaseAugmentation, masks: Tensor) -> Tensor:
     return standard.centre(masks[:, None])[:, 0]

@@ -8,7 +8,7 @@ import torch
 _VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
-def let_segments_grow(device: torch.device) -> None:
+def enable_expandable_segments(device: torch.device) -> None:
     """Let blocks of different sizes share memory, for the whole process.
 
     Inner and outer steps take turns in one pool but want blocks of other sizes; in segments of a fixed size much of
@@ -23,7 +23,7 @@ def let_segments_grow(device: torch.device) -> None:
         torch.cuda.memory._set_allocator_settings(settings)
 
 
-def let_go() -> None:
+def empty_caches() -> None:
     """Of memory that nobody needs. cuBLAS keeps a workspace for each stream, in a graph's pool if it was made there."""
     torch.cuda.synchronize()
     torch._C._cuda_clearCublasWorkspaces()

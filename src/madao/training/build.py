@@ -7,15 +7,15 @@ from torch import nn
 
 from madao.config.train import AugmentConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainConfig
 from madao.errors import UnknownModelError, UserError
-from madao.hypergrad import Ranks
+from madao.hypergrad import ProcessGroup
 from madao.models import build, build_dense, build_encoder, known, known_dense
 from madao.policy import (
     AugmentationPolicy,
+    BaseAugmentation,
     ClassPolicy,
     ImagePolicy,
     Policy,
     RandAugment,
-    Standard,
     Uniform,
     load_policy,
 )
@@ -70,8 +70,8 @@ def build_task(
     config: TrainConfig,
     splits: Splits,
     network: nn.Module,
-    standard: Standard,
-    ranks: Ranks | None = None,
+    standard: BaseAugmentation,
+    ranks: ProcessGroup | None = None,
     autocast: torch.dtype | None = None,
 ) -> Task:
     """What is learned."""
@@ -79,7 +79,7 @@ def build_task(
     if smoothing and config.task.name != "classification":
         raise UserError(f"--optimizer.label_smoothing belongs to classification, got {smoothing}; leave it at 0")
     if config.task.name == "moco":
-        return _moco(config, splits, network, standard, Ranks() if ranks is None else ranks, autocast)
+        return _moco(config, splits, network, standard, ProcessGroup() if ranks is None else ranks, autocast)
     if config.task.name == "segmentation":
         return Segmentation(len(splits.classes))
     return Classification(len(splits.classes), smoothing)
@@ -89,8 +89,8 @@ def _moco(
     config: TrainConfig,
     splits: Splits,
     network: nn.Module,
-    standard: Standard,
-    ranks: Ranks,
+    standard: BaseAugmentation,
+    ranks: ProcessGroup,
     autocast: torch.dtype | None,
 ) -> MoCo:
     task = config.task
@@ -175,7 +175,7 @@ def build_policy(config: AugmentConfig, classes: tuple[str, ...] | None, seed: i
         raise UserError(str(error)) from None
 
 
-def standardise(policy: ImagePolicy, splits: Splits, standard: Standard, most: int = 512) -> None:
+def standardise(policy: ImagePolicy, splits: Splits, standard: BaseAugmentation, most: int = 512) -> None:
     """Let a policy that looks at images know what they look like, by crops of training images, evenly spaced."""
     count = min(len(splits.train), most)
     pixels, _ = splits.train.load([index * len(splits.train) // count for index in range(count)])
@@ -184,9 +184,9 @@ def standardise(policy: ImagePolicy, splits: Splits, standard: Standard, most: i
     policy.standardise(standard.before(images, draw).to(policy.get_buffer("centre").device))
 
 
-def build_standard(config: AugmentConfig, splits: Splits, seed: int) -> Standard:
+def build_base_augmentation(config: AugmentConfig, splits: Splits, seed: int) -> BaseAugmentation:
     """Standard augmentation; the policy stands between its `before` and its `after`."""
-    return Standard(
+    return BaseAugmentation(
         padding=config.padding if config.crop == "pad" else 0,
         flip=splits.flip if config.flip is None else config.flip,
         cutout=config.cutout,

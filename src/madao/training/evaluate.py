@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from madao.data import Images
-from madao.hypergrad import Ranks
+from madao.hypergrad import ProcessGroup
 from madao.hypergrad.autodiff.functional_model import in_mode
-from madao.policy import Standard
-from madao.tasks import Classification, Measure, Score
+from madao.policy import BaseAugmentation
+from madao.tasks import Classification, EvalResult, Metric
 
 _COMPARED = 50_000
 """Most training images that others are compared with: all of CIFAR's, and a check that stays cheap on ImageNet."""
@@ -20,12 +20,12 @@ _COMPARED = 50_000
 def evaluate(
     model: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
-    standard: Standard,
+    standard: BaseAugmentation,
     autocast: torch.dtype | None = None,
-    ranks: Ranks | None = None,
-    measure: Measure | None = None,
+    ranks: ProcessGroup | None = None,
+    measure: Metric | None = None,
     known: Callable[[], Iterable[tuple[Tensor, Tensor]]] | None = None,
-) -> Score:
+) -> EvalResult:
     """Score a model, which is in evaluation mode meanwhile.
 
     Args:
@@ -50,13 +50,13 @@ def evaluate(
     with in_mode(model, "eval"):
         if measure.compares and known is not None:
             tensors = [torch.cat(part) for part in zip(*answers(known()), strict=True)]
-            outputs, targets = tensors if ranks is None else [ranks.gathered(tensor) for tensor in tensors]
+            outputs, targets = tensors if ranks is None else [ranks.all_gather(tensor) for tensor in tensors]
             measure.compare_with(outputs, targets)
         for outputs, targets in answers(batches):
             measure.add(outputs, targets)
     sums = measure.sums()
     if ranks is not None and ranks.world > 1:
-        sums = ranks.total((sums.to(next(model.parameters()).device),))[0].cpu()
+        sums = ranks.all_reduce_sum((sums.to(next(model.parameters()).device),))[0].cpu()
     return measure.score(sums)
 
 

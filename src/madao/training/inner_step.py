@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from madao.distributed.sampling import drawn, drawn_standard
-from madao.hypergrad import Place
-from madao.outer.cuda_graph import Recorder, SharedMemory
-from madao.policy import AugmentationPolicy, Standard, StandardDraw
-from madao.policy.seeded_module import OwnRandomness
+from madao.distributed.sampling import sample_base_shard, sample_shard
+from madao.hypergrad import Shard
+from madao.outer.cuda_graph import CudaGraphRunner, GraphPool
+from madao.policy import AugmentationPolicy, BaseAugmentation, BaseDraw
+from madao.policy.seeded_module import SeededModule
 from madao.tasks import Task
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
+class InnerResult:
     """What one step leaves behind. In a graph these are the same tensors at every step, overwritten by the next.
 
     Attributes:
@@ -28,9 +28,9 @@ class Trained:
 
     cropped: Tensor
     targets: Tensor
-    draw: StandardDraw
+    draw: BaseDraw
     loss: Tensor
-    wrong: Tensor
+    num_errors: Tensor
 
 
 class InnerStep:
@@ -56,29 +56,29 @@ class InnerStep:
         task: Task,
         backward: Callable[[Tensor], None],
         optimizer: torch.optim.Optimizer,
-        standard: Standard,
+        standard: BaseAugmentation,
         policy: AugmentationPolicy | None,
         accumulate: int = 1,
         clip: float | None = None,
-        place: Place | None = None,
+        place: Shard | None = None,
         world: int = 1,
     ) -> None:
         self.place, self.world = place, world
         self.model, self.task, self.backward, self.optimizer = model, task, backward, optimizer
         self.standard, self.policy, self.accumulate, self.clip = standard, policy, accumulate, clip
 
-    def __call__(self, images: Tensor, targets: Tensor, augment: bool) -> Trained:
+    def __call__(self, images: Tensor, targets: Tensor, augment: bool) -> InnerResult:
         """Train on a batch, through the policy where `augment`."""
         task = self.task
-        place = Place.alone(len(images)) if self.place is None else self.place
+        place = Shard.alone(len(images)) if self.place is None else self.place
         draw, cropped, targets = cropped_batch(task, self.standard, images, targets, place)
         augmented, draws = cropped, None
         if augment and self.policy is not None:
-            draws = [drawn(self.policy, cropped, targets, place) for _ in range(task.views)]
-            augmented = self.policy.apply(cropped, draws[0])
+            draws = [sample_shard(self.policy, cropped, targets, place) for _ in range(task.views)]
+            augmented = self.policy.augment(cropped, draws[0])
         given = task.inner(self.policy, targets, draws)
         inputs = self.standard.after(augmented, draw)
-        losses, wrong = [], []
+        losses, num_errors = [], []
         self.optimizer.zero_grad()
         parts = inputs.tensor_split(self.accumulate), given.tensor_split(self.accumulate)
         for part_inputs, part_given in zip(*parts, strict=True):
@@ -90,13 +90,13 @@ class InnerStep:
             loss = task.loss(outputs, part_given) * (len(part_given) / place.total) if some else outputs.sum()
             self.backward(loss * self.world)  # of which the model takes the mean over processes
             losses.append(loss.detach())
-            wrong.append(task.wrong(outputs.detach(), part_given))
+            num_errors.append(task.num_errors(outputs.detach(), part_given))
         if self.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()  # whose memory outer steps may use
-        task.stepped(given)
-        return Trained(cropped, targets, draw, torch.stack(losses).sum(), torch.stack(wrong).sum())
+        task.after_step(given)
+        return InnerResult(cropped, targets, draw, torch.stack(losses).sum(), torch.stack(num_errors).sum())
 
 
 class GraphedStep:
@@ -112,33 +112,33 @@ class GraphedStep:
     def __init__(
         self,
         step: InnerStep,
-        random: Sequence[OwnRandomness],
+        random: Sequence[SeededModule],
         say: Callable[[str], None],
-        memory: SharedMemory | None = None,
+        memory: GraphPool | None = None,
     ) -> None:
-        self.recorder = Recorder(self._run, "training steps", random, say, memory)
+        self.recorder = CudaGraphRunner(self._run, "training steps", random, say, memory)
         self.step = step
 
-    def __call__(self, images: Tensor, targets: Tensor, augment: bool) -> Trained:
+    def __call__(self, images: Tensor, targets: Tensor, augment: bool) -> InnerResult:
         """Train on a batch, through the policy where `augment`."""
         return self.recorder(augment, (images, targets))
 
-    def _run(self, augment: bool, batch: tuple[Tensor, ...]) -> Trained:
+    def _run(self, augment: bool, batch: tuple[Tensor, ...]) -> InnerResult:
         images, targets = batch
         return self.step(images, targets, augment)
 
 
 def cropped_batch(
-    task: Task, standard: Standard, images: Tensor, targets: Tensor, place: Place
-) -> tuple[StandardDraw, Tensor, Tensor]:
+    task: Task, standard: BaseAugmentation, images: Tensor, targets: Tensor, place: Shard
+) -> tuple[BaseDraw, Tensor, Tensor]:
     """Images and targets before the policy, and what was drawn for the images."""
     draw, cropped = crop_and_flip(standard, images, place)
     return draw, cropped, task.cropped(standard, targets, draw, lambda: crop_and_flip(standard, images, place)[1])
 
 
-def crop_and_flip(standard: Standard, images: Tensor, place: Place | None = None) -> tuple[StandardDraw, Tensor]:
+def crop_and_flip(standard: BaseAugmentation, images: Tensor, place: Shard | None = None) -> tuple[BaseDraw, Tensor]:
     """What comes before the policy. Crops that are not resized are taken about the middle of what is stored."""
     if standard.scale is None:
         images = standard.centre(images)
-    draw = drawn_standard(standard, images, Place.alone(len(images)) if place is None else place)
+    draw = sample_base_shard(standard, images, Shard.alone(len(images)) if place is None else place)
     return draw, standard.before(images, draw)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from madao.data import Batches, Images
 from madao.errors import UserError
 from madao.hypergrad.autodiff.functional_model import in_mode
-from madao.policy import Standard
-from madao.tasks import Classification, Score
+from madao.policy import BaseAugmentation
+from madao.tasks import Classification, EvalResult
 from madao.training.evaluate import evaluate
 from madao.training.inner_step import crop_and_flip
 
@@ -64,11 +64,11 @@ def linear_evaluation(
     train: Images,
     test: Images,
     classes: int,
-    standard: Standard,
+    standard: BaseAugmentation,
     protocol: LinearProtocol,
     autocast: torch.dtype | None = None,
     workers: int = 0,
-) -> Score:
+) -> EvalResult:
     """Train a linear classifier on frozen features, and score it.
 
     Args:
@@ -123,7 +123,7 @@ def _epoch(
     augment: bool,
     fixed: Tensor,
     targets: Tensor,
-    standard: Standard,
+    standard: BaseAugmentation,
     features: Callable[[Tensor], Tensor],
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Features and labels, batch by batch."""

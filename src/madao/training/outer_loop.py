@@ -11,7 +11,7 @@ from torch import nn
 
 from madao.config.train import OuterConfig, TrainConfig
 from madao.data import Batches
-from madao.distributed.sampling import part_of
+from madao.distributed.sampling import shard_of
 from madao.errors import SharedError, UserError
 from madao.hypergrad import (
     ClassMean,
@@ -21,7 +21,7 @@ from madao.hypergrad import (
     Influence,
     LeaveOneOut,
     Neumann,
-    Ranks,
+    ProcessGroup,
     Relaxed,
     SameLoss,
     Unaugmented,
@@ -30,10 +30,10 @@ from madao.hypergrad.estimators.baselines import Baseline
 from madao.outer.outer_step import OuterStep
 from madao.outer.policy_adam import PolicyAdam
 from madao.outer.policy_optimizer import PolicyOptimizer
-from madao.policy import Policy, Standard
+from madao.policy import BaseAugmentation, Policy
 from madao.tasks import Task
 from madao.training.ema import WeightAverage
-from madao.training.inner_step import Trained, crop_and_flip, cropped_batch
+from madao.training.inner_step import InnerResult, crop_and_flip, cropped_batch
 from madao.training.schedule import cosine
 from madao.training.splits import Splits
 
@@ -47,7 +47,7 @@ _BASELINES: dict[str, Baseline] = {
 _MOST_PARTS = 16
 
 
-class PolicyLearning:
+class OuterLoop:
     """The outer problem of a run.
 
     Args:
@@ -68,7 +68,7 @@ class PolicyLearning:
         policy: Policy,
         network: nn.Module,
         task: Task,
-        standard: Standard,
+        standard: BaseAugmentation,
         splits: Splits,
         train_batches: Batches,
         autocast: torch.dtype | None = None,
@@ -76,7 +76,7 @@ class PolicyLearning:
     ) -> None:
         settings = config.outer
         self.settings, self.standard, self.task = settings, standard, task
-        if task.moves and settings.baseline == "class-mean":
+        if task.targets_follow_policy and settings.baseline == "class-mean":
             raise UserError(f"--outer.baseline class-mean needs a class for every image, which {task.name} has not")
         if settings.learn != "all":
             for name, parameter in policy.named_parameters():
@@ -90,7 +90,7 @@ class PolicyLearning:
         )
         epochs = config.epochs / 5 if settings.warmup is None else settings.warmup
         self.warmup = round(epochs * len(train_batches))
-        self.microbatch = _microbatch(config, Ranks.current().world)
+        self.microbatch = _microbatch(config, ProcessGroup.current().world)
         self.outer = PolicyOptimizer(
             policy,
             network if self.average is None else self.average.module.requires_grad_(True),
@@ -111,7 +111,7 @@ class PolicyLearning:
             check_every=10 if settings.solver == "neumann" else 0,
             seed=config.seed,
             views=task.views,
-            along=task.along if task.moves else None,
+            soft_targets=task.soft_targets if task.targets_follow_policy else None,
         )
         if settings.sign == "random":
             self.outer.sign = functools.partial(_coin, config.seed)
@@ -149,7 +149,7 @@ class PolicyLearning:
         """Whether training images go through the policy at a step."""
         return step >= self.warmup or self.settings.warmup_augment == "policy"
 
-    def step(self, progress: float, trained: Trained) -> None:
+    def step(self, progress: float, trained: InnerResult) -> None:
         """Count an inner step; on every s-th, update the policy.
 
         Args:
@@ -166,16 +166,16 @@ class PolicyLearning:
         validation, train = self._next_streams()
         if train is not None:
             assert self._train is not None
-            place = part_of(self._train.batch_size, self.ranks)
+            place = shard_of(self._train.batch_size, self.ranks)
             images, given = next(train)
             draw, cropped, targets = cropped_batch(self.task, self.standard, images, given, place)
         outer_images, outer_targets = next(validation)
-        place = part_of(self._validation.batch_size, self.ranks)
+        place = shard_of(self._validation.batch_size, self.ranks)
         batch = self.task.outer(
             self.standard, outer_images, outer_targets, lambda: crop_and_flip(self.standard, outer_images, place)[1]
         )
         self.at_work = True
-        self.ranks.as_the_first(self.network.buffers())
+        self.ranks.broadcast_(self.network.buffers())
         if self.average is not None:
             if self.outer.updates + self.outer.skipped == 0:
                 self.average.module.load_state_dict(self.network.state_dict())  # nothing of before it was trained
@@ -191,7 +191,7 @@ class PolicyLearning:
             return
         policy = self.outer.policy
         flat = torch.cat([value.detach().flatten().float() for value in (*policy.parameters(), *policy.buffers())])
-        if not torch.equal(self.ranks.most(flat), -self.ranks.most(-flat)):
+        if not torch.equal(self.ranks.all_reduce_max(flat), -self.ranks.all_reduce_max(-flat)):
             raise RuntimeError(f"the policy of process {self.ranks.rank} is not that of the others")
 
     def state_dict(self) -> dict[str, Any]:

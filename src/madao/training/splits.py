@@ -10,20 +10,20 @@ from madao.config.train import DataConfig
 from madao.data import (
     DATASETS,
     Dataset,
-    Encoded,
+    DatasetRequest,
+    GpuDecodedImages,
     Images,
-    OnDevice,
-    Pixels,
-    Source,
+    InMemoryImages,
+    LazyImages,
     check_classes,
     mean_and_std,
-    share,
     stratified,
+    stratified_subset,
 )
-from madao.data.decoding import why_not_on
+from madao.data.decoding import gpu_decode_error
 from madao.data.folder import holds_classes
-from madao.data.masks import looks_so
-from madao.data.split import lacks
+from madao.data.masks import is_mask_folder
+from madao.data.split import missing_classes
 from madao.errors import DataError, DatasetNotFoundError, UserError
 from madao.text import counted
 
@@ -83,9 +83,9 @@ class Splits:
         """
 
         def moved(images: Images) -> Images:
-            if isinstance(images, Pixels):
+            if isinstance(images, InMemoryImages):
                 return images.on(device)
-            return OnDevice(images, device) if decode and isinstance(images, Encoded) else images
+            return GpuDecodedImages(images, device) if decode and isinstance(images, LazyImages) else images
 
         validation, test = (None if images is None else moved(images) for images in (self.validation, self.test))
         return dataclasses.replace(self, train=moved(self.train), validation=validation, test=test)
@@ -93,7 +93,7 @@ class Splits:
     @property
     def in_memory(self) -> bool:
         """Whether no training image has to be decoded any more."""
-        return isinstance(self.train, Pixels)
+        return isinstance(self.train, InMemoryImages)
 
     @property
     def channels(self) -> int:
@@ -111,7 +111,7 @@ def load_dataset(config: DataConfig) -> Dataset:
     side = None if config.size is None else config.size if name in _OWN_SIZE else round(config.size * _CANVAS)
     try:
         return DATASETS[name](
-            Source(Path(config.root or "data"), config.download, side, config.on_error, config.planted)
+            DatasetRequest(Path(config.root or "data"), config.download, side, config.on_error, config.planted)
         )
     except DatasetNotFoundError as error:
         photos = config.root is not None and holds_classes(Path(config.root))
@@ -127,7 +127,7 @@ def _default_data(root: str | None) -> str:
     if root is None:
         return "digits"
     by_ending = {".npz": "npz", ".tar": "webdataset"}.get(Path(root).suffix)
-    return by_ending or ("masks" if looks_so(Path(root)) else "folder")
+    return by_ending or ("masks" if is_mask_folder(Path(root)) else "folder")
 
 
 def load_splits(config: DataConfig) -> Splits:
@@ -142,7 +142,7 @@ def load_splits(config: DataConfig) -> Splits:
         (validation, lost_validation), (test, lost_test) = (
             (None, 0) if images is None else _in_memory(images, config) for images in (validation, dataset.test)
         )
-        mean, std = mean_and_std(train, workers=config.processes if isinstance(train, Encoded) else 0)
+        mean, std = mean_and_std(train, workers=config.processes if isinstance(train, LazyImages) else 0)
     except DataError as error:
         raise UserError(str(error)) from None
     stored = min(train.shape[1:])
@@ -187,13 +187,13 @@ def _used(dataset: Dataset, config: DataConfig) -> Tensor:
     enough = int(dataset.train.labels.bincount().clamp(max=least).sum())
     if config.images < enough:
         raise UserError(f"--data.images must be at least {enough}, {least} of each class, got {config.images}")
-    return share(dataset.train.labels, config.images, config.split_seed, least)
+    return stratified_subset(dataset.train.labels, config.images, config.split_seed, least)
 
 
 def _in_memory(images: Images, config: DataConfig) -> tuple[Images, int]:
     """The images decoded, if they fit; and how many could not be."""
     channels, height, width = images.shape
-    if not isinstance(images, Encoded) or len(images) * channels * height * width > config.memory * 2**30:
+    if not isinstance(images, LazyImages) or len(images) * channels * height * width > config.memory * 2**30:
         return images, 0
     decoded, lost = images.decode_all(config.processes)
     return decoded, len(lost)
@@ -202,12 +202,12 @@ def _in_memory(images: Images, config: DataConfig) -> tuple[Images, int]:
 def on_device(splits: Splits, config: DataConfig, device: torch.device) -> tuple[Splits, list[str]]:
     """The images where they are trained on, and what there is to say about it."""
     notes = [f"skipped {counted(splits.skipped, 'image')} that could not be read"] if splits.skipped else []
-    lacking = None if splits.test is None else lacks(splits.test.targets, splits.classes, "test")
+    lacking = None if splits.test is None else missing_classes(splits.test.targets, splits.classes, "test")
     if lacking is not None:
         notes.append(f"{lacking}: the test error will say nothing about them")
     if config.decode == "workers" or splits.in_memory:
         return splits.on(device), notes
-    reason = why_not_on(device)
+    reason = gpu_decode_error(device)
     if reason is not None:
         notes.append(f"--data.decode gpu: {reason}, so worker processes decode the images")
     return splits.on(device, decode=reason is None), notes

@@ -11,19 +11,19 @@ from torch import Tensor, nn
 
 from madao.config.train import TrainConfig
 from madao.data import Batches
-from madao.distributed.launch import by_the_first, launched, synchronised
-from madao.distributed.sampling import part_of
+from madao.distributed.launch import launch, rank_zero_first, synchronised
+from madao.distributed.sampling import shard_of
 from madao.errors import DataError, SharedError, UserError
-from madao.hypergrad import Ranks
-from madao.outer.cuda_graph import SharedMemory
+from madao.hypergrad import ProcessGroup
+from madao.outer.cuda_graph import GraphPool
 from madao.policy import ImagePolicy, Policy
-from madao.tasks import Score
-from madao.training.allocator import let_segments_grow
+from madao.tasks import EvalResult
+from madao.training.allocator import enable_expandable_segments
 from madao.training.build import (
+    build_base_augmentation,
     build_model,
     build_optimizer,
     build_policy,
-    build_standard,
     build_task,
     model_name,
     pick_device,
@@ -34,18 +34,18 @@ from madao.training.evaluate import evaluate, to_compare_with
 from madao.training.inner_step import GraphedStep, InnerStep
 from madao.training.interrupt import Interrupted, StopRequest, how_to_resume, stop_requests
 from madao.training.monitor.console import Console
-from madao.training.monitor.loggers import Events
-from madao.training.monitor.metrics import Totals
-from madao.training.monitor.profiler import Meter
-from madao.training.monitor.waiting import starved, timed
+from madao.training.monitor.loggers import TensorBoardLogger
+from madao.training.monitor.metrics import EpochMetrics
+from madao.training.monitor.profiler import Profiler
+from madao.training.monitor.waiting import loader_advice, timing_row
 from madao.training.out_of_memory import less_memory, out_of_memory
-from madao.training.outer_loop import PolicyLearning
+from madao.training.outer_loop import OuterLoop
 from madao.training.precision import set_precision
 from madao.training.run import checkpoint
 from madao.training.run.artifacts import record_images, record_policy, run_directory
 from madao.training.run.directory import RunDirectory
 from madao.training.run.result import FILE, Result, preferences
-from madao.training.run.state import restore, snapshot, standing
+from madao.training.run.state import restore, resume_note, snapshot
 from madao.training.schedule import learning_rate
 from madao.training.splits import Splits, load_splits, on_device
 
@@ -70,13 +70,13 @@ class Trainer:
         device = pick_device(config.device)
         self.autocast = set_precision(config.precision, device)
         torch.backends.cudnn.benchmark = config.speed.benchmark
-        let_segments_grow(device)
-        self.fabric = launched(device, config.devices, config.num_nodes, self.autocast is not None)
-        self.ranks, self.device = Ranks.current(), self.fabric.device
+        enable_expandable_segments(device)
+        self.fabric = launch(device, config.devices, config.num_nodes, self.autocast is not None)
+        self.ranks, self.device = ProcessGroup.current(), self.fabric.device
         if config.out is not None:  # before the images are read, which may take a while
-            by_the_first(self.ranks, lambda: RunDirectory(Path(str(config.out))).check(config))
+            rank_zero_first(self.ranks, lambda: RunDirectory(Path(str(config.out))).check(config))
         if splits is None:
-            splits = by_the_first(self.ranks, lambda: load_splits(config.data), again=True)
+            splits = rank_zero_first(self.ranks, lambda: load_splits(config.data), again=True)
         self.splits, self._notes = on_device(splits, config.data, self.device)
         if self.splits.validation is None and config.test_with == "best":
             raise SharedError("--test_with best chooses by validation images, and --data.validation 0 sets none aside")
@@ -91,20 +91,20 @@ class Trainer:
             self.network.to(memory_format=torch.channels_last)
         self.optimizer = build_optimizer(config.optimizer, self.network, self.device)
         self._rate_on_device = torch.zeros((), device=self.device) if self.device.type == "cuda" else None  # for graphs
-        self.meter = Meter(self.device, reads=not self.splits.in_memory)
+        self.meter = Profiler(self.device, reads=not self.splits.in_memory)
         self.model, stepper = self.fabric.setup(self.network, self.optimizer)
         self.policy = build_policy(config.augment, self.splits.classes, config.seed)
         if self.policy is not None:
             self.policy.to(self.device)
             self.policy.fused = config.speed.kernels
-        self.standard = build_standard(config.augment, self.splits, config.seed)
+        self.standard = build_base_augmentation(config.augment, self.splits, config.seed)
         if isinstance(self.policy, ImagePolicy):
             standardise(self.policy, self.splits, self.standard)
         self.average = WeightAverage(self.network, config.ema) if config.ema else None
         self.task = build_task(config, self.splits, self.network, self.standard, self.ranks, self.autocast)
-        if self.policy is not None and self.policy.classes and self.task.moves:
+        if self.policy is not None and self.policy.classes and self.task.targets_follow_policy:
             raise UserError(f"a policy for each class needs a class for every image, which {self.task.name} has not")
-        if self.policy is not None and self.policy.looks and self.task.views > 1:
+        if self.policy is not None and self.policy.uses_image and self.task.views > 1:
             raise UserError(f"a policy that looks at images draws for one view of each, and {self.task.name} has two")
         self._batches = functools.partial(
             Batches,
@@ -120,7 +120,7 @@ class Trainer:
                 f"each in {config.accumulate} parts; raise --batch_size, or lower --devices or --accumulate"
             )
         self.learning = (
-            PolicyLearning(
+            OuterLoop(
                 config,
                 self.policy,
                 self.network,
@@ -136,7 +136,7 @@ class Trainer:
         )
         self.inner = self._inner_step(stepper)
         self.epoch = self.step = 0
-        self.totals = Totals(self.device, self.ranks)
+        self.totals = EpochMetrics(self.device, self.ranks)
         self.best: tuple[float, int] | None = None
         self.validation_error: float | None = None
         self.title = title or self.directory.path.name
@@ -159,7 +159,7 @@ class Trainer:
             self.policy,
             config.accumulate,
             config.optimizer.clip,
-            part_of(self.train_batches.batch_size, self.ranks) if self.ranks.world > 1 else None,
+            shard_of(self.train_batches.batch_size, self.ranks) if self.ranks.world > 1 else None,
             self.ranks.world,
         )
         if not on_gpu or not config.speed.graph or self.ranks.world > 1:
@@ -168,7 +168,7 @@ class Trainer:
         def say(line: str) -> None:
             self.console.say(f"{self.title}: {line}")
 
-        memory = SharedMemory(self.device)  # inner and outer steps take turns
+        memory = GraphPool(self.device)  # inner and outer steps take turns
         if self.learning is not None:
             self.learning.outer.record(say, compile, memory)
         random = [self.standard, *([] if self.policy is None else [self.policy])]
@@ -194,7 +194,7 @@ class Trainer:
         try:
             self._begin()
             finished = self._finished_result()
-            for note in [*self._notes, *standing(self, finished is not None)] if self.ranks.first else ():
+            for note in [*self._notes, *resume_note(self, finished is not None)] if self.ranks.first else ():
                 print(f"{self.title}: {note}", flush=True)
             return self._run() if finished is None else finished
         finally:
@@ -205,7 +205,7 @@ class Trainer:
         total = config.epochs * self.steps_per_epoch
         self.console = Console(self.title, total, self.ranks.first, error=self.task.error)
         speaks = config.tensorboard and self.ranks.first
-        self.events = Events(self.directory.path / "tensorboard", self.step) if speaks else None
+        self.events = TensorBoardLogger(self.directory.path / "tensorboard", self.step) if speaks else None
         self._saved_at = time.monotonic()
         try:
             with stop_requests("this step and a checkpoint") as request:
@@ -230,8 +230,8 @@ class Trainer:
 
     def _begin(self) -> None:
         """Claim the directory, and take up what it holds."""
-        by_the_first(self.ranks, lambda: self.directory.claim(self.config))
-        state = by_the_first(self.ranks, self.directory.checkpoints.load)
+        rank_zero_first(self.ranks, lambda: self.directory.claim(self.config))
+        state = rank_zero_first(self.ranks, self.directory.checkpoints.load)
         if state is not None:
             restore(self, state)
         self.directory.rewind(-1 if state is None else self.epoch)
@@ -265,7 +265,11 @@ class Trainer:
 
     def _most(self, number: int) -> int:
         """The largest of all processes; alone nothing waits for the device."""
-        return number if self.ranks.world == 1 else int(self.ranks.most(torch.tensor(number, device=self.device)))
+        return (
+            number
+            if self.ranks.world == 1
+            else int(self.ranks.all_reduce_max(torch.tensor(number, device=self.device)))
+        )
 
     def _train_step(self, images: Tensor, targets: Tensor) -> None:
         progress = self.step / self.steps_per_epoch
@@ -275,7 +279,7 @@ class Trainer:
         augment = self.learning is None or self.learning.applies(self.step)
         trained = self.inner(images, targets, augment)
         count = len(images) if self.ranks.world == 1 else self.train_batches.batch_size
-        self.totals.add(trained.loss, trained.wrong, count, self.step + 1)
+        self.totals.add(trained.loss, trained.num_errors, count, self.step + 1)
         if self.average is not None:
             self.average.update(self.network)
         if self.learning is not None:
@@ -286,7 +290,7 @@ class Trainer:
         """Check the loss, show progress, and save if it is time."""
         bad = self.totals.first_bad_step()
         if bad is not None:
-            last = by_the_first(self.ranks, self.directory.checkpoints.load)
+            last = rank_zero_first(self.ranks, self.directory.checkpoints.load)
             kept = "there is no checkpoint yet" if last is None else f"the checkpoint of step {last['step']} is kept"
             raise SharedError(
                 f"the loss is not finite at step {bad} (epoch {(bad - 1) // self.steps_per_epoch + 1}), {kept}; start "
@@ -302,7 +306,7 @@ class Trainer:
     def _end_epoch(self) -> None:
         self.epoch += 1
         seconds, rate = self.meter.seconds, self.meter.rate(self.totals.images)
-        timing = timed(seconds, rate, self.meter.read())
+        timing = timing_row(seconds, rate, self.meter.read())
         due = self.epoch % self.config.evaluate_every == 0 or self.epoch == self.config.epochs
         score = self._score(self.splits.validation) if due and self.splits.validation is not None else None
         self.validation_error = self.validation_error if score is None else score.error
@@ -335,10 +339,10 @@ class Trainer:
         if better or self.epoch % self.config.checkpoint_every == 0 or self.epoch == self.config.epochs:
             self._save()
         self.console.epoch(row, self.config.epochs, rate, self.policy, timing["model_images_per_second"], due)
-        self.console.advise(starved(timing, self.config.data, self.splits, self.device.type == "cuda"))
+        self.console.advise(loader_advice(timing, self.config.data, self.splits, self.device.type == "cuda"))
 
-    def _score(self, images: Any) -> Score:
-        self.ranks.as_the_first(self.evaluated.buffers())
+    def _score(self, images: Any) -> EvalResult:
+        self.ranks.broadcast_(self.evaluated.buffers())
         batches = functools.partial(self._batches, batch_size=500, shuffle=False, drop_last=False)
         measure, data = self.task.measure(), batches(images).epoch(0)
 
@@ -360,7 +364,7 @@ class Trainer:
         """Look at the test set, once, and write down how it ended."""
         epoch, error = self.epoch, self.validation_error
         if self.config.test_with == "best" and self.best is not None:
-            best = by_the_first(self.ranks, lambda: checkpoint.read(self.directory.best))
+            best = rank_zero_first(self.ranks, lambda: checkpoint.read(self.directory.best))
             self.evaluated.load_state_dict(best["model"])
             epoch, error = best["epoch"], best["validation_error"]
         test = None if self.splits.test is None else self._score(self.splits.test)
@@ -383,7 +387,7 @@ class Trainer:
     def _finished_result(self) -> Result | None:
         """The result of a run that has ended already."""
         over = self.epoch >= self.config.epochs
-        return by_the_first(self.ranks, lambda: Result.load(self.directory.path)) if over else None
+        return rank_zero_first(self.ranks, lambda: Result.load(self.directory.path)) if over else None
 
     def _save(self) -> None:
         if not all(parameter.isfinite().all() for parameter in self.network.parameters()):
@@ -394,5 +398,5 @@ class Trainer:
         if self.learning is not None:
             self.learning.check_alike()
         self.directory.checkpoints.save(snapshot(self))
-        self.ranks.told(None)  # no process ends before it is written
+        self.ranks.broadcast_object(None)  # no process ends before it is written
         self._saved_at = time.monotonic()

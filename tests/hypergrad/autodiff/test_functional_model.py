@@ -14,9 +14,9 @@ from madao.hypergrad import (
     DoubleBackward,
     FiniteDifference,
     ForwardOverReverse,
+    FunctionalModel,
     Neumann,
     Problem,
-    PureModel,
     Term,
     hypergradient,
 )
@@ -94,7 +94,7 @@ def build(name: str) -> nn.Module:
 
 def problem(model: nn.Module, images: Tensor = IMAGES, dtype: torch.dtype = torch.float32) -> Problem:
     model = model.to(dtype)
-    inner, outer = PureModel(model, "train", seed=3), PureModel(model, "eval", seed=3)
+    inner, outer = FunctionalModel(model, "train", seed=3), FunctionalModel(model, "eval", seed=3)
     return Problem(
         inner.params,
         images.to(dtype),
@@ -145,7 +145,7 @@ def test_forward_mode_equals_double_backward(name: str) -> None:
 def test_batch_norm_modes() -> None:
     model = build("batch norm")
     model[1].running_mean.fill_(0.3)  # type: ignore[index]
-    train, evaluate, keep = (PureModel(model, mode) for mode in ("train", "eval", "keep"))
+    train, evaluate, keep = (FunctionalModel(model, mode) for mode in ("train", "eval", "keep"))
     model.eval()
     expected = model(IMAGES)
     torch.testing.assert_close(evaluate(evaluate.params, IMAGES), expected)
@@ -159,28 +159,28 @@ def test_batch_norm_modes() -> None:
 
 def test_dropout_has_the_same_mask_in_every_pass() -> None:
     model = build("group norm")
-    pure = PureModel(model, "train", seed=5)
+    pure = FunctionalModel(model, "train", seed=5)
     torch.manual_seed(1)
     first = pure(pure.params, IMAGES)
     torch.rand(3)
     assert torch.equal(pure(pure.params, IMAGES), first)
-    assert not torch.equal(PureModel(model, "train", seed=6)(pure.params, IMAGES), first)
+    assert not torch.equal(FunctionalModel(model, "train", seed=6)(pure.params, IMAGES), first)
 
 
 def test_tied_and_frozen_parameters_are_one_and_none() -> None:
-    tied = PureModel(build("tied"))
+    tied = FunctionalModel(build("tied"))
     assert "second.weight" not in tied.params
     zeros = {name: torch.zeros_like(p) for name, p in tied.params.items()}
     assert tied(zeros, IMAGES).abs().max() == 0
-    assert {name.split(".")[0] for name in PureModel(build("frozen")).params} == {"1", "6"}
+    assert {name.split(".")[0] for name in FunctionalModel(build("frozen")).params} == {"1", "6"}
     model = build("tied").requires_grad_(False)
     with pytest.raises(ValueError, match="no parameter of the model requires a gradient"):
-        _ = PureModel(model).params
+        _ = FunctionalModel(model).params
 
 
 def test_modes_are_restored_when_the_model_fails() -> None:
     model = build("batch norm").eval()
-    pure = PureModel(model, "train")
+    pure = FunctionalModel(model, "train")
     with pytest.raises(RuntimeError):
         pure(pure.params, torch.rand(2, 5, 8, 8))
     assert not any(module.training for module in model.modules())
@@ -189,11 +189,11 @@ def test_modes_are_restored_when_the_model_fails() -> None:
 
 def test_autocast() -> None:
     model = build("batch norm")
-    half = PureModel(model, "train", autocast=torch.bfloat16)
-    full = PureModel(model, "train")
+    half = FunctionalModel(model, "train", autocast=torch.bfloat16)
+    full = FunctionalModel(model, "train")
     assert half(half.params, IMAGES).dtype == torch.bfloat16
 
-    def gradient(pure: PureModel) -> Tensor:
+    def gradient(pure: FunctionalModel) -> Tensor:
         setting = Problem(
             pure.params,
             IMAGES,
@@ -209,7 +209,7 @@ def test_autocast() -> None:
 def test_microbatches_sum_to_the_batch() -> None:
     """Of 5, 5 and 2 examples, on a model whose examples do not depend on each other."""
     model = build("layer norm").double()
-    pure = PureModel(model, "eval")
+    pure = FunctionalModel(model, "eval")
     images = IMAGES.double()
 
     def loss(part: slice, p: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -261,7 +261,7 @@ def test_attention_equals_torchs_own() -> None:
 
 
 def test_a_transformer_in_evaluation_mode_and_half_precision_parameters() -> None:
-    pure = PureModel(build("attention"), "eval")
+    pure = FunctionalModel(build("attention"), "eval")
     fast_path = torch.backends.mha.get_fastpath_enabled()
     kind = ForwardOverReverse()
 
@@ -272,10 +272,10 @@ def test_a_transformer_in_evaluation_mode_and_half_precision_parameters() -> Non
     slope, _ = kind.directional(loss, values, values, (IMAGES,))
     assert torch.isfinite(slope)
     assert torch.backends.mha.get_fastpath_enabled() == fast_path
-    half = PureModel(build("layer norm").bfloat16(), "eval")
+    half = FunctionalModel(build("layer norm").bfloat16(), "eval")
     assert half(half.params, IMAGES.bfloat16()).dtype == torch.bfloat16
 
 
 def test_bad_mode() -> None:
     with pytest.raises(ValueError, match="mode must be 'train', 'eval' or 'keep', got 'test'"):
-        PureModel(nn.Linear(1, 1), "test")  # type: ignore[arg-type]
+        FunctionalModel(nn.Linear(1, 1), "test")  # type: ignore[arg-type]

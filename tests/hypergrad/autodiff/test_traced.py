@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from madao.hypergrad import ForwardOverReverse, Neumann, Problem, PureModel, Traced, hypergradient
+from madao.hypergrad import ForwardOverReverse, FunctionalModel, Neumann, Problem, Traced, hypergradient
 from madao.hypergrad.autodiff import norms as definitions
 from madao.hypergrad.autodiff.traced import UntraceableError
 
@@ -110,7 +110,7 @@ def case(name: str, mode: str = "train", dtype: torch.dtype = torch.float64) -> 
             assert module.running_mean is not None
             module.running_mean.normal_()
     images, labels = torch.rand(BATCH, 3, SIDE, SIDE, dtype=dtype), torch.randint(0, 4, (BATCH,))
-    pure = PureModel(model, mode)  # type: ignore[arg-type]
+    pure = FunctionalModel(model, mode)  # type: ignore[arg-type]
     params = tuple(torch.randn_like(p) * 0.5 for p in pure.params.values())
 
     def loss(params: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> Tensor:
@@ -219,7 +219,7 @@ def outer(params: tuple[Tensor, ...], inputs: Tensor) -> Tensor:
 
 
 def test_random_numbers_are_refused() -> None:
-    pure = PureModel(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Dropout(0.5)))
+    pure = FunctionalModel(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Dropout(0.5)))
     params = tuple(pure.params.values())
 
     def loss(params: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> Tensor:

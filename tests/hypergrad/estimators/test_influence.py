@@ -16,12 +16,12 @@ from madao.hypergrad import (
     DoubleBackward,
     FiniteDifference,
     ForwardOverReverse,
+    FunctionalModel,
     Identity,
     Influence,
     LeaveOneOut,
     NoBaseline,
     Problem,
-    PureModel,
     Relaxed,
     SameExample,
     SameLoss,
@@ -46,10 +46,10 @@ VALIDATION = (BASE + 0.1 * torch.randn(BASE.shape, generator=GENERATOR, dtype=to
 VALIDATION_LABELS = BASE_LABELS
 
 
-def small_model() -> PureModel:
+def small_model() -> FunctionalModel:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(64, 3)).double()
-    return PureModel(model)
+    return FunctionalModel(model)
 
 
 MODEL = small_model()
@@ -78,7 +78,7 @@ def problem(draw: Draw, images: Tensor = IMAGES, labels: Tensor = LABELS) -> Pro
     return Problem(
         params=MODEL.params,
         hyper=tuple(POLICY.parameters()),
-        inputs=POLICY.apply(images, draw),
+        inputs=POLICY.augment(images, draw),
         inner=lambda p, x: losses(p, x, labels),
         outer=outer,
         log_prob=POLICY.effect_log_prob(draw),
@@ -115,7 +115,7 @@ def test_values_equal_explicit_per_example_gradients() -> None:
     recording = Recording()
     hypergradient(problem(draw), Identity(1.0), estimator=Influence(recording), check=False)
     with torch.no_grad():
-        augmented = POLICY.apply(IMAGES, draw)
+        augmented = POLICY.augment(IMAGES, draw)
     q = outer_gradient()
     torch.testing.assert_close(recording.seen.influence, influence_of(augmented, LABELS, q))
     assert recording.seen.plain_influence is not None
@@ -136,7 +136,7 @@ def exact_gradient() -> list[Tensor]:
     q = outer_gradient()
     total = torch.zeros((), dtype=torch.float64)
     for b in range(DIFFERENT):
-        augmented = POLICY.apply(BASE[b : b + 1].expand(len(outcomes), -1, -1, -1), draw)
+        augmented = POLICY.augment(BASE[b : b + 1].expand(len(outcomes), -1, -1, -1), draw)
         total = total + (probability * influence_of(augmented, LABELS[b].expand(len(outcomes)), q)).sum() / DIFFERENT
     return [-g for g in torch.autograd.grad(total, list(POLICY.parameters()))]
 
@@ -216,7 +216,7 @@ def hardness_taken_out(draw: Draw, pathwise: int = COUNT) -> list[Tensor]:
 
     The pathwise part is that of the first examples.
     """
-    augmented = POLICY.apply(IMAGES, draw)
+    augmented = POLICY.augment(IMAGES, draw)
     influence, loss = influence_of(augmented, LABELS, outer_gradient()), losses(MODEL.params, augmented)
     beta, constant = np.polyfit(loss.detach().numpy(), influence.detach().numpy(), 1)
     beyond = influence - float(beta) * loss
@@ -292,7 +292,7 @@ def test_relaxed_and_influence_agree_on_what_is_not_discrete() -> None:
             (policy.magnitude_logits,),
             losses,
             outer,
-            inputs=policy.apply(IMAGES, used),
+            inputs=policy.augment(IMAGES, used),
             log_prob=policy.log_prob(used),
         )
         results.append(hypergradient(setting, Identity(1.0), estimator=estimator).grads[0])

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from madao.hypergrad import (
     ConjugateGradient,
     ForwardOverReverse,
+    FunctionalModel,
     GaussNewton,
     Problem,
-    PureModel,
     Status,
     Traced,
     hypergradient,
@@ -37,7 +37,7 @@ def joined(parts: Any) -> Tensor:
 class Classified:
     """Cross-entropy of a network."""
 
-    model: PureModel
+    model: FunctionalModel
     names: tuple[str, ...]
     labels: Tensor = dataclasses.field(compare=False)
 
@@ -70,7 +70,7 @@ def classified(mode: Any = "eval") -> tuple[Classified, tuple[Tensor, ...], tupl
     torch.manual_seed(0)
     model = Network().double()
     model(random(20, 2, 5, 5))  # statistics that are not 0 and 1
-    pure = PureModel(model, mode)
+    pure = FunctionalModel(model, mode)
     labels = torch.randint(0, 4, (6,), generator=GENERATOR)
     return Classified(pure, tuple(pure.params), labels), tuple(pure.params.values()), (random(6, 2, 5, 5),)
 

@@ -299,7 +299,7 @@ def test_a_gpu_takes_the_kernels_that_are_needed(
 
 def logit_gradients(policy: madao.Policy, images: Tensor, relaxed: bool) -> tuple[Tensor, ...]:
     draw = policy.sample(images, torch.Generator(DEVICE).manual_seed(5), relaxed=True)
-    result = policy.apply(images, draw if relaxed else draw.pathwise())
+    result = policy.augment(images, draw if relaxed else draw.pathwise())
     parameters = list(policy.parameters()) if relaxed else [policy.magnitude_logits]
     return (result.detach(), *torch.autograd.grad((result * noise(images.shape)).sum(), parameters))
 
@@ -330,7 +330,7 @@ def test_a_relaxed_draw_is_applied_and_differentiated_in_a_cuda_graph() -> None:
     weights = noise(images.shape)
 
     def step() -> tuple[Tensor, ...]:
-        return torch.autograd.grad((policy.apply(images, draw) * weights).sum(), leaves)
+        return torch.autograd.grad((policy.augment(images, draw) * weights).sum(), leaves)
 
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -123,13 +123,13 @@ def test_policies_take_the_kernels_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> 
     module = sys.modules["madao.ops.dispatch"]  # its name is that of the function too
     policy, images = madao.Policy(seed=3).cuda(), batch(3, 32, 32, 64)
     draw = policy.sample(images)
-    found = policy.apply(images, draw)
+    found = policy.augment(images, draw)
     with monkeypatch.context() as patch:
         patch.setattr(module, "_kernels", lambda: None)
-        reference = policy.apply(images, draw)
+        reference = policy.augment(images, draw)
         assert (found.int() - reference.int()).abs().float().mean() < 0.05
         patch.setattr(module, "grouped", None)
         with pytest.raises(TypeError):
-            policy.apply(images, draw)
+            policy.augment(images, draw)
     monkeypatch.setattr(module, "grouped", None)
-    assert torch.equal(policy.apply(images, draw), found)
+    assert torch.equal(policy.augment(images, draw), found)

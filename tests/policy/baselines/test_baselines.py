@@ -9,7 +9,7 @@ from torchvision.transforms import TrivialAugmentWide as TorchvisionTrivial
 
 from madao import AutoAugment, Draw, Policy, RandAugment, TrivialAugment, Uniform
 from madao.ops import PAPER
-from madao.policy import AugmentationPolicy, Entry
+from madao.policy import AugmentationPolicy, OperationParams
 
 MANY = torch.empty(1, 1, 1, 1, dtype=torch.uint8).expand(60_000, 3, 64, 48)
 
@@ -26,10 +26,10 @@ def test_settings_of_the_controls_take_effect() -> None:
     entries = Uniform(1, ["Rotate", "Invert"], {"Rotate": 10}, application=0.3, magnitude=0.5, fill=0.2)
     assert [operation.range for operation in entries.operations] == [(0.0, 10.0), None]
     spec = entries.spec()
-    assert (spec.fill, spec.stages[0][0]) == (0.2, Entry(0.5, 0.3, 5.0))
+    assert (spec.fill, spec.stages[0][0]) == (0.2, OperationParams(0.5, 0.3, 5.0))
     assert [operation.name for operation in Uniform(without=PAPER[1:]).operations] == ["ShearX"]
     augment = RandAugment(operations=["Color"], fill=0.4)
-    assert (augment.spec().fill, augment.spec().stages[0]) == (0.4, (Entry(1.0, 1.0, 1.3),))
+    assert (augment.spec().fill, augment.spec().stages[0]) == (0.4, (OperationParams(1.0, 1.0, 1.3),))
     assert len(augment.spec().stages) == 2
     RandAugment(m=1.0)
 
@@ -157,4 +157,4 @@ def test_every_control_augments(policy: AugmentationPolicy, crops: torch.Tensor)
         assert len(images) == 0 or not torch.equal(result, images)
     assert not [*policy.parameters()]
     draw = policy.sample(crops)
-    assert torch.equal(policy.apply(crops, draw), policy.apply(crops, draw))
+    assert torch.equal(policy.augment(crops, draw), policy.augment(crops, draw))

@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from madao import ClassPolicy, Draw, Policy, PolicySpec, Standard, load_policy
+from madao import BaseAugmentation, ClassPolicy, Draw, Policy, PolicySpec, load_policy
 from madao.errors import PolicyFileError
 from madao.hypergrad import Identity, Influence, NoBaseline, Problem, Relaxed, hypergradient
 from madao.hypergrad.estimators.estimators import Estimator
@@ -173,7 +173,7 @@ def assert_score_has_the_enumerated_gradient(
             chance = choices.exp()[index] / choices.exp().sum()
             gate = 1 / (1 + (-gates[index]).exp())
             probability = probability * chance * (gate if applied else 1 - gate)
-        inputs = policy.apply(images, draw)
+        inputs = policy.augment(images, draw)
         slopes = torch.func.jvp(lambda t, x=inputs: losses(t, x), (theta,), (q,))[1]
         expectation = expectation - probability * slopes.mean()
         log_prob = policy.effect_log_prob(draw, condition)
@@ -210,7 +210,7 @@ def test_the_shared_gradient_is_the_sum_of_the_classes(estimator: Estimator) -> 
         tuple(policy.parameters()),
         lambda t, x: (x.flatten(1) @ t).sin(),
         lambda t, _: t.cos().sum(),
-        inputs=policy.apply(images, draw),
+        inputs=policy.augment(images, draw),
         log_prob=policy.effect_log_prob(draw, LABELS),
     )
     gradients = hypergradient(problem, Identity(1.0), estimator=estimator).grads
@@ -329,11 +329,11 @@ def test_to_a_policy_for_all_labels_make_no_difference() -> None:
 
 def test_within_standard_augmentation_and_back_from_a_state() -> None:
     policy = scattered(seed=3)
-    standard = Standard(padding=1, cutout=0, policy=policy, seed=4)
+    standard = BaseAugmentation(padding=1, cutout=0, policy=policy, seed=4)
     draw = standard.sample(IMAGES, seeded(), relaxed=True, labels=LABELS)
     assert draw.inner is not None
     assert draw.inner.differentiable
-    other = Standard(padding=1, cutout=0, policy=scattered(spread=0.1), seed=0)
+    other = BaseAugmentation(padding=1, cutout=0, policy=scattered(spread=0.1), seed=0)
     other.load_state_dict(standard.state_dict())
     assert torch.equal(other(IMAGES, LABELS), standard(IMAGES, LABELS))
     assert not torch.equal(other(IMAGES, LABELS), standard(IMAGES, LABELS.flip(0)))

@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from madao import ClassPolicy, Draw, ImagePolicy, Policy, PolicySpec, Standard, load_policy
+from madao import BaseAugmentation, ClassPolicy, Draw, ImagePolicy, Policy, PolicySpec, load_policy
 from madao.errors import PolicyFileError
 from madao.hypergrad import Identity, Influence, NoBaseline, Problem, Relaxed, hypergradient
 from madao.hypergrad.estimators.estimators import Estimator
@@ -195,12 +195,12 @@ def test_the_gradient_of_outputs_is_that_of_each_images_logits_by_its_hidden_uni
 
     condition = policy.condition(images)
     assert condition is not None
-    found = gradients(policy, policy.apply(images, draw), policy.effect_log_prob(draw, condition))
+    found = gradients(policy, policy.augment(images, draw), policy.effect_log_prob(draw, condition))
     expected = {name: torch.zeros_like(parameter) for name, parameter in policy.named_parameters()}
     for number in range(5):
         alone = one_image(policy, images[number]).double()
         same = alone.sample(images, seeded(), relaxed=True)[number]
-        part = gradients(alone, alone.apply(images[number : number + 1], same), alone.effect_log_prob(same))
+        part = gradients(alone, alone.augment(images[number : number + 1], same), alone.effect_log_prob(same))
         hidden = policy._layers().hidden(condition[number : number + 1])[0].detach()
         for kind in KINDS:
             expected[f"{kind}_logits"] += part[f"{kind}_logits"] / 5
@@ -236,7 +236,7 @@ def test_a_spec_holds_the_network_and_gives_it_back(tmp_path: Path) -> None:
     again = ImagePolicy.from_spec(spec, shrinkage=0.5)
     assert again.shrinkage == 0.5
     for player in (again, load_policy(path)):
-        assert player.looks
+        assert player.uses_image
         assert isinstance(player, Policy | FrozenPolicy)
         for mine, theirs in zip(player.law_of(IMAGES), policy.law_of(IMAGES), strict=True):
             torch.testing.assert_close(mine, theirs, rtol=2e-4, atol=2e-5)
@@ -372,7 +372,7 @@ def test_within_standard_augmentation_it_looks_at_what_is_left_of_the_image(rela
     """Images are light on the left and dark on the right; dark crops are inverted, light ones are left alone."""
     policy = inverting_dark()
     images = torch.linspace(0.93, 0, 24).expand(40, 3, 24, 24).contiguous()
-    standard = Standard(padding=0, flip=False, cutout=0, policy=policy, size=6)
+    standard = BaseAugmentation(padding=0, flip=False, cutout=0, policy=policy, size=6)
     draw = standard.sample(images, seeded(2), relaxed)
     assert isinstance(draw.inner, Draw)
     assert draw.inner.differentiable is relaxed

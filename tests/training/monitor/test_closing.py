@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from madao.config.train import OptimizerConfig
-from madao.data import Pixels
+from madao.data import InMemoryImages
 from madao.training.monitor.closing import warning
 from madao.training.trainer import Trainer
 from tests.training.test_trainer import settings, splits
@@ -29,7 +29,7 @@ def test_a_loss_as_high_as_that_of_guessing_is_told_with_a_remedy(tmp_path: Path
 def test_guessing_the_most_frequent_class_is_not_learning(tmp_path: Path) -> None:
     """Of 90 images of one class and 6 of the other a loss of 0.23 is that of guessing, 0.69 of a coin."""
     images = torch.randint(0, 256, (96, 1, 16, 16), dtype=torch.uint8)
-    data = dataclasses.replace(splits(classes=2), train=Pixels(images, (torch.arange(96) < 6).long()))
+    data = dataclasses.replace(splits(classes=2), train=InMemoryImages(images, (torch.arange(96) < 6).long()))
     trainer = Trainer(settings(tmp_path / "run", "standard"), data)
     trainer.directory.path.mkdir()
     for loss, guessed in ((0.3, True), (0.23, True), (0.2, False)):
@@ -40,7 +40,7 @@ def test_guessing_the_most_frequent_class_is_not_learning(tmp_path: Path) -> Non
 def test_smoothed_labels_are_guessed_with_more_loss(tmp_path: Path) -> None:
     """With 0.1 of the labels smoothed a perfect model has a loss of 0.20, more than guessing has without."""
     images = torch.randint(0, 256, (100, 1, 16, 16), dtype=torch.uint8)
-    data = dataclasses.replace(splits(classes=2), train=Pixels(images, (torch.arange(100) < 5).long()))
+    data = dataclasses.replace(splits(classes=2), train=InMemoryImages(images, (torch.arange(100) < 5).long()))
     smoothed = OptimizerConfig(label_smoothing=0.1)
     trainer = Trainer(settings(tmp_path / "run", "standard", optimizer=smoothed), data)
     trainer.directory.path.mkdir()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.training.monitor.metrics import Totals
+from madao.training.monitor.metrics import EpochMetrics
 
 CPU = torch.device("cpu")
 BAD = [float("nan"), float("inf"), float("-inf")]
@@ -27,19 +27,19 @@ def batches(sizes: list[int]) -> list[Batch]:
     ]
 
 
-def add(totals: Totals, batch: Batch, step: int) -> None:
+def add(totals: EpochMetrics, batch: Batch, step: int) -> None:
     loss, outputs, labels = batch
     totals.add(loss, (outputs.argmax(1) != labels).sum(), len(labels), step)
 
 
-def after(taken: list[Batch]) -> Totals:
-    totals = Totals(CPU)
+def after(taken: list[Batch]) -> EpochMetrics:
+    totals = EpochMetrics(CPU)
     for step, batch in enumerate(taken, 1):
         add(totals, batch, step)
     return totals
 
 
-def add_losses(totals: Totals, losses: list[float], first: int = 1) -> None:
+def add_losses(totals: EpochMetrics, losses: list[float], first: int = 1) -> None:
     for step, loss in enumerate(losses, first):
         totals.add(torch.tensor(loss), torch.tensor(0), 2, step)
 
@@ -48,28 +48,28 @@ def test_means_are_those_of_numpy_over_images_not_batches() -> None:
     taken = batches([5, 8, 1, 30])
     totals = after(taken)
     losses = np.concatenate([np.full(len(labels), loss.double().item()) for loss, _, labels in taken])
-    wrong = np.concatenate([outputs.numpy().argmax(1) != labels.numpy() for _, outputs, labels in taken])
+    num_errors = np.concatenate([outputs.numpy().argmax(1) != labels.numpy() for _, outputs, labels in taken])
     assert totals.loss == pytest.approx(losses.mean(), rel=1e-12)
-    assert totals.error == pytest.approx(wrong.mean(), rel=1e-12)
+    assert totals.error == pytest.approx(num_errors.mean(), rel=1e-12)
     assert 0 < totals.error < 1
     assert totals.images == 44
     assert totals.first_bad_step() is None
 
 
 def test_nothing_yet_is_zero() -> None:
-    totals = Totals(CPU)
+    totals = EpochMetrics(CPU)
     assert (totals.loss, totals.error, totals.images) == (0, 0, 0)
     assert totals.first_bad_step() is None
 
 
 def test_small_losses_are_not_lost_beside_large_ones() -> None:
-    totals = Totals(CPU)
+    totals = EpochMetrics(CPU)
     add_losses(totals, [2.0**30, 1.0])
     assert totals.loss == (2**30 + 1) / 2
 
 
 def test_half_precision_losses_are_taken() -> None:
-    totals = Totals(CPU)
+    totals = EpochMetrics(CPU)
     totals.add(torch.tensor(0.5).bfloat16(), torch.tensor(1), 2, 1)
     assert (totals.loss, totals.error) == (0.5, 0.5)
 
@@ -77,14 +77,14 @@ def test_half_precision_losses_are_taken() -> None:
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("first", [1, 3, 6])
 def test_a_bad_step_is_named(bad: float, first: int) -> None:
-    totals = Totals(CPU)
+    totals = EpochMetrics(CPU)
     add_losses(totals, [bad if step == first else 0.1 for step in range(1, 7)])
     assert totals.first_bad_step() == first
 
 
 @pytest.mark.parametrize("order", [BAD, BAD[::-1], BAD[1:] + BAD[:1]])
 def test_the_first_of_several_bad_steps_is_named(order: list[float]) -> None:
-    totals = Totals(CPU)
+    totals = EpochMetrics(CPU)
     add_losses(totals, [0.1, 0.2], first=40)
     assert totals.first_bad_step() is None
     add_losses(totals, [order[0], 0.3, *order[1:], 0.1], first=42)
@@ -107,7 +107,7 @@ def test_they_go_on_from_a_saved_state(tmp_path: Path) -> None:
     taken = batches([5, 8, 3])
     whole, half = after(taken), after(taken[:2])
     torch.save(half.state_dict(), tmp_path / "totals.pt")
-    other = Totals(CPU)
+    other = EpochMetrics(CPU)
     other.load_state_dict(torch.load(tmp_path / "totals.pt", weights_only=True))
     assert (other.loss, other.error, other.images) == (half.loss, half.error, 13)
     add(other, taken[2], 3)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from madao.config.train import ModelConfig, OuterConfig
-from madao.experiments import jobs as several
+from madao.experiments import jobs
 from madao.training.monitor.opening import opening, warning
 from madao.training.trainer import Trainer
 from tests.training.test_trainer import settings, splits
@@ -69,12 +69,12 @@ def test_each_of_several_trainings_is_warned_of(
         def fit(self) -> None:
             print("trains")
 
-    monkeypatch.setattr(several, "Trainer", Quiet)
-    monkeypatch.setattr(several, "warning", lambda _: "it learns in none")
-    monkeypatch.setattr(several, "_stop_with_parent", lambda: None)
+    monkeypatch.setattr(jobs, "Trainer", Quiet)
+    monkeypatch.setattr(jobs, "warning", lambda _: "it learns in none")
+    monkeypatch.setattr(jobs, "_stop_with_parent", lambda: None)
     monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
-    monkeypatch.setattr(several, "opening", lambda _: ["digits", "it learns in none"])
+    monkeypatch.setattr(jobs, "opening", lambda _: ["digits", "it learns in none"])
     channel: Connection = Pipe()[1]
     for first, said in ((True, ["digits", "it learns in none"]), (False, ["madao 0: it learns in none"])):
-        several._train(settings(tmp_path / "run"), "madao 0", 1, channel, first)
+        jobs._train(settings(tmp_path / "run"), "madao 0", 1, channel, first)
         assert capsys.readouterr().out.splitlines() == [*said, "trains"]

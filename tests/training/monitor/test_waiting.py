@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from madao.config.train import DataConfig
-from madao.data import OnDevice, Pixels
-from madao.data.files import Files
+from madao.data import GpuDecodedImages, InMemoryImages
+from madao.data.files import ImageFiles
 from madao.training import splits as splits_module
-from madao.training.monitor.profiler import Meter
-from madao.training.monitor.waiting import starved, timed
+from madao.training.monitor.profiler import Profiler
+from madao.training.monitor.waiting import loader_advice, timing_row
 from madao.training.splits import Splits, on_device
 from madao.training.trainer import Trainer
 from tests.helpers.run_directories import write_run
@@ -32,7 +32,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 class Slow:
     """Images that take their time, and are not in memory."""
 
-    def __init__(self, images: Pixels, seconds: float) -> None:
+    def __init__(self, images: InMemoryImages, seconds: float) -> None:
         self.images, self.seconds = images, seconds
         self.labels, self.targets, self.shape = images.labels, images.targets, images.shape
 
@@ -49,12 +49,12 @@ class Slow:
 
 def slow(seconds: float, count: int = 96) -> Splits:
     given = splits(count=count)
-    assert isinstance(given.train, Pixels)
+    assert isinstance(given.train, InMemoryImages)
     return dataclasses.replace(given, train=Slow(given.train, seconds))
 
 
 def test_waiting_is_measured_and_work_is_not() -> None:
-    meter = Meter(CPU, reads=True)
+    meter = Profiler(CPU, reads=True)
 
     def source() -> Any:
         for number in range(4):
@@ -75,7 +75,7 @@ def test_waiting_is_measured_and_work_is_not() -> None:
 
 
 def test_where_nothing_is_read_nothing_is_measured() -> None:
-    meter = Meter(CPU)
+    meter = Profiler(CPU)
     batches = iter([1, 2])
     assert meter.awaited(batches) is batches
     assert meter.read()["waiting_seconds"] is None
@@ -121,7 +121,7 @@ def test_on_a_gpu_only_what_it_stands_still_counts(
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "queue")
     for name in ("reset_peak_memory_stats", "max_memory_reserved"):
         monkeypatch.setattr(torch.cuda, name, lambda device: 0)
-    meter = Meter(torch.device("cuda"), reads=True)
+    meter = Profiler(torch.device("cuda"), reads=True)
 
     def source() -> Any:
         for number in range(10):
@@ -153,7 +153,7 @@ def test_on_a_real_gpu(loading: float, low: float, high: float) -> None:
     step()
     torch.cuda.synchronize()
     seconds = time.monotonic() - began
-    meter = Meter(torch.device("cuda", torch.cuda.current_device()), reads=True)
+    meter = Profiler(torch.device("cuda", torch.cuda.current_device()), reads=True)
 
     def source() -> Any:
         for number in range(20):
@@ -196,7 +196,7 @@ def test_a_fast_source_is_not_worth_a_word(tmp_path: Path, capsys: pytest.Captur
 
 def test_outer_steps_wait_for_images_too(tmp_path: Path) -> None:
     given = slow(0.0)
-    assert isinstance(given.validation, Pixels)
+    assert isinstance(given.validation, InMemoryImages)
     given = dataclasses.replace(given, validation=Slow(given.validation, 0.5))
     Trainer(settings(tmp_path / "run", epochs=2), given).fit()
     first, second = (float(row["waiting_seconds"]) for row in rows(tmp_path / "run" / "timing.csv"))
@@ -205,22 +205,26 @@ def test_outer_steps_wait_for_images_too(tmp_path: Path) -> None:
 
 def test_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     given = splits(channels=3, side=16)
-    timing = timed(10.0, 1210.0, {"waiting_seconds": 4.3})
+    timing = timing_row(10.0, 1210.0, {"waiting_seconds": 4.3})
     assert timing["model_images_per_second"] == pytest.approx(1210 / 0.57)
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    assert starved(timing, DataConfig(workers=4), given) == (
+    assert loader_advice(timing, DataConfig(workers=4), given) == (
         "the model waits for images 43 % of the time (1,210 images/s of 2,123 it could take); what helps: more "
         "--data.workers than 4, or a smaller --data.size, or --data.memory 0.2 to keep them decoded"
     )
-    everyone = starved(timing, DataConfig(workers=8), given)
+    everyone = loader_advice(timing, DataConfig(workers=8), given)
     assert everyone is not None
     assert "workers" not in everyone
-    on_gpu = [str(starved(timing, DataConfig(decode=decode), given, on_gpu=True)) for decode in ("workers", "gpu")]
+    on_gpu = [
+        str(loader_advice(timing, DataConfig(decode=decode), given, on_gpu=True)) for decode in ("workers", "gpu")
+    ]
     assert ["what helps: --data.decode gpu, or" in line for line in on_gpu] == [True, False]
     for waiting in (None, 0.9, 0.0):
-        assert starved(timed(10.0, 1210.0, {"waiting_seconds": waiting}), DataConfig(), given) is None
-    assert starved(timed(3.0, 100.0, {"waiting_seconds": 0.9}), DataConfig(), given) is None  # workers have to start
-    assert timed(1.0, 5.0, {"waiting_seconds": 1.0})["model_images_per_second"] is None
+        assert loader_advice(timing_row(10.0, 1210.0, {"waiting_seconds": waiting}), DataConfig(), given) is None
+    assert (
+        loader_advice(timing_row(3.0, 100.0, {"waiting_seconds": 0.9}), DataConfig(), given) is None
+    )  # workers have to start
+    assert timing_row(1.0, 5.0, {"waiting_seconds": 1.0})["model_images_per_second"] is None
 
 
 def test_the_report_says_so(tmp_path: Path) -> None:
@@ -246,7 +250,7 @@ def test_the_report_says_so(tmp_path: Path) -> None:
 
 
 def test_who_decodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = Files([tmp_path / "a.jpg"], torch.tensor([0]), 8)
+    files = ImageFiles([tmp_path / "a.jpg"], torch.tensor([0]), 8)
     given = dataclasses.replace(splits(), train=files, skipped=2)
     skipped = "skipped 2 images that could not be read"
     moved, notes = on_device(given, DataConfig(), CPU)
@@ -256,8 +260,8 @@ def test_who_decodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert notes == [skipped, "--data.decode gpu: the device is cpu, so worker processes decode the images"]
     monkeypatch.setattr(splits_module, "why_not_on", lambda device: None)
     moved, notes = on_device(given, DataConfig(decode="gpu"), CPU)
-    assert isinstance(moved.train, OnDevice)
-    assert isinstance(moved.validation, Pixels)
+    assert isinstance(moved.train, GpuDecodedImages)
+    assert isinstance(moved.validation, InMemoryImages)
     assert notes == [skipped]
     assert on_device(given, DataConfig(decode="workers"), CPU)[0].train is files
     assert on_device(splits(), DataConfig(decode="gpu"), CPU)[1] == []

@@ -17,8 +17,8 @@ from madao.config.train import (
     DataConfig,
     OptimizerConfig,
     TrainConfig,
-    as_plain,
-    from_plain,
+    from_dict,
+    to_dict,
 )
 from madao.errors import UserError
 from madao.training.run.directory import LOCK, METRICS, RunDirectory
@@ -33,14 +33,14 @@ CONFIG = TrainConfig(
 
 def plain(**changes: Any) -> TrainConfig:
     """CONFIG, resumed, with other values: `data__root` for data.root."""
-    content = as_plain(CONFIG) | {"resume": True}
+    content = to_dict(CONFIG) | {"resume": True}
     for name, value in changes.items():
         *parts, last = name.split("__")
         place = content
         for part in parts:
             place = place[part]
         place[last] = value
-    return from_plain(content)
+    return from_dict(content)
 
 
 @pytest.fixture
@@ -117,14 +117,14 @@ def test_a_new_or_empty_directory_is_claimed(tmp_path: Path, there: str, resume:
     claim(directory, config)
     assert set(files(path)) == {"config.yaml"}
     found = directory.saved_config()
-    assert found == as_plain(config)
-    assert from_plain(found) == config
+    assert found == to_dict(config)
+    assert from_dict(found) == config
 
 
 def test_the_settings_are_written_in_their_order_as_they_are_read(run: RunDirectory) -> None:
     text = (run.path / "config.yaml").read_text(encoding="utf-8")
     assert "/data/é" in text
-    assert list(yaml.safe_load(text)) == list(as_plain(CONFIG))
+    assert list(yaml.safe_load(text)) == list(to_dict(CONFIG))
 
 
 def test_a_directory_with_other_things_is_refused(tmp_path: Path) -> None:

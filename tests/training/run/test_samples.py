@@ -3,8 +3,8 @@ import io
 import numpy as np
 import torch
 
-from madao.data import Pixels
-from madao.policy import Standard
+from madao.data import InMemoryImages
+from madao.policy import BaseAugmentation
 from madao.training.run.samples import archive, choose
 
 
@@ -15,7 +15,7 @@ def test_classes_take_turns() -> None:
 
 def test_the_archive_holds_what_the_model_sees() -> None:
     images = torch.arange(4 * 3 * 6 * 6).reshape(4, 3, 6, 6).to(torch.uint8)
-    pixels = Pixels(images, torch.tensor([1, 1, 0, 2]))
-    with np.load(io.BytesIO(archive(pixels, Standard(size=4)))) as found:
+    pixels = InMemoryImages(images, torch.tensor([1, 1, 0, 2]))
+    with np.load(io.BytesIO(archive(pixels, BaseAugmentation(size=4)))) as found:
         assert found["labels"].tolist() == [0, 1, 2, 1]
         assert np.array_equal(found["images"], images[[2, 0, 3, 1], :, 1:5, 1:5].numpy())

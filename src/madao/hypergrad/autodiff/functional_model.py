@@ -15,7 +15,7 @@ from madao.hypergrad.pytree import HALF, at_least_single
 Mode = Literal["train", "eval", "keep"]
 
 
-class PureModel:
+class FunctionalModel:
     """`pure(params, *inputs)` is the model's output at those parameters; the model itself stays as it is.
 
     - Running statistics are not updated. In mode `"train"` BatchNorm uses the batch's, in `"eval"` the running ones.
@@ -36,7 +36,7 @@ class PureModel:
     ) -> None:
         if mode not in ("train", "eval", "keep"):
             raise ValueError(f"mode must be 'train', 'eval' or 'keep', got {mode!r}")
-        self.model = original(model)
+        self.model = unwrap(model)
         self.mode = mode
         self.seed = seed
         self.autocast = autocast
@@ -90,14 +90,14 @@ def _in_single_precision(function: Callable[..., Tensor]) -> Callable[..., Tenso
     def run(input: Tensor, *arguments: Any, **keywords: Any) -> Tensor:
         if input.dtype not in HALF:
             return function(input, *arguments, **keywords)
-        arguments = tuple(raised(argument) for argument in arguments)
-        keywords = {name: raised(value) for name, value in keywords.items()}
+        arguments = tuple(upcast(argument) for argument in arguments)
+        keywords = {name: upcast(value) for name, value in keywords.items()}
         return function(input.float(), *arguments, **keywords).to(input.dtype)
 
     return run
 
 
-def raised(value: Any) -> Any:
+def upcast(value: Any) -> Any:
     """A tensor of half precision in float32; anything else as it is."""
     return at_least_single(value) if isinstance(value, Tensor) else value
 
@@ -142,7 +142,7 @@ def _attention(
     return _dropout(scores.softmax(-1).masked_fill(blank, 0), dropout_p) @ value
 
 
-def original(model: nn.Module) -> nn.Module:
+def unwrap(model: nn.Module) -> nn.Module:
     """The module inside a compiled or data-parallel one."""
     while True:
         inside = getattr(model, "_orig_mod", None)

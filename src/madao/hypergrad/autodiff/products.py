@@ -22,7 +22,7 @@ from torch import Tensor
 from torch._functorch import eager_transforms
 from torch.autograd import forward_ad
 
-from madao.hypergrad import pytree as vector
+from madao.hypergrad import pytree
 from madao.hypergrad.problem import SplitLoss, as_leaves, detached, mean
 from madao.hypergrad.pytree import Operator, OptionalVector, Vector
 
@@ -64,7 +64,7 @@ class SecondOrder(abc.ABC):
         leaves = as_leaves(inputs)
         with torch.enable_grad():
             value = loss(detached(params), leaves)
-            return value.detach(), at_their_places(_gradient(mean(value), wanted(leaves)), leaves)
+            return value.detach(), scatter_grads(_gradient(mean(value), wanted(leaves)), leaves)
 
     def gradient(self, loss: PureLoss, params: Vector, inputs: Vector) -> tuple[Tensor, OptionalVector]:
         """The mean loss, and its gradient in parameters and inputs: None for those it does not depend on, too."""
@@ -74,7 +74,7 @@ class SecondOrder(abc.ABC):
             if not value.requires_grad:
                 return value, (None,) * len(point)
             found = torch.autograd.grad(value, wanted(point), allow_unused=True)
-            return value.detach(), at_their_places(found, point)
+            return value.detach(), scatter_grads(found, point)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,7 @@ class ForwardOverReverse(SecondOrder):
             with _moving(detached(params), direction) as point, _graph_of_gradients(keep_graph):
 
                 def mean_and_value(x: Vector) -> tuple[Tensor, Tensor]:
-                    placed = zip(fixed, at_their_places(x, inputs), strict=True)
+                    placed = zip(fixed, scatter_grads(x, inputs), strict=True)
                     value = loss(point, tuple(still if moving is None else moving for still, moving in placed))
                     return mean(value), value
 
@@ -115,7 +115,7 @@ class ForwardOverReverse(SecondOrder):
                 return _tangents((value, *gradient))
 
         slope, *gradient = _with_fallback(value_and_gradient)(direction)
-        return slope, at_their_places(gradient, inputs)
+        return slope, scatter_grads(gradient, inputs)
 
     def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Tensor]:
         """ℓ and its tangent: one forward pass."""
@@ -147,7 +147,7 @@ class DoubleBackward(SecondOrder):
     ) -> tuple[Tensor, OptionalVector]:
         """D_q ℓ as the derivative of ⟨Jᵀu, q⟩ in u, J the Jacobian of ℓ; at u = 1 that is the sum of D_q ℓ too."""
         value, slope, gradient = self._pulled(loss, params, direction, as_leaves(inputs))
-        return slope, at_their_places(vector.scaled(gradient, 1 / value.numel()), inputs)
+        return slope, scatter_grads(pytree.scaled(gradient, 1 / value.numel()), inputs)
 
     def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Tensor]:
         """The same, with ℓ and without its inputs' gradient."""
@@ -163,7 +163,7 @@ class DoubleBackward(SecondOrder):
             value = loss(point, inputs)
             cotangent = torch.ones_like(value).requires_grad_()
             pulled = _gradient(value, point, (cotangent,), create_graph=True)
-            along = vector.dot(pulled, detached(direction))
+            along = pytree.dot(pulled, detached(direction))
             slope, *gradient = _gradient(along, (cotangent, *wanted(inputs)))
         return value.detach(), slope, tuple(gradient)
 
@@ -211,7 +211,7 @@ class FiniteDifference(SecondOrder):
                 return (value.detach(), *_gradient(mean(value), wanted(leaves)))
 
         slope, *gradient = self._central(value_and_gradient, detached(params), direction)
-        return slope, at_their_places(gradient, inputs)
+        return slope, scatter_grads(gradient, inputs)
 
     def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Tensor]:
         """ℓ, and D_q ℓ by two more evaluations."""
@@ -221,19 +221,19 @@ class FiniteDifference(SecondOrder):
             return loss(point, fixed), slope
 
     def _central(self, function: Operator, point: Vector, direction: Vector) -> Vector:
-        length = float(vector.norm(direction))
+        length = float(pytree.norm(direction))
         if length == 0:
-            return vector.zeros_like(function(point))
+            return pytree.zeros_like(function(point))
         dtype = point[0].dtype
         if self.step is None and dtype not in _STEPS:
             raise ValueError(
                 f"finite differences need float32 or float64 parameters, got {dtype}; use ForwardOverReverse"
             )
         step = _STEPS[dtype] if self.step is None else self.step
-        epsilon = step * max(float(vector.norm(point)), 1e-3) / length
-        ahead = function(vector.add(point, direction, epsilon))
-        behind = function(vector.add(point, direction, -epsilon))
-        return vector.scaled(vector.add(ahead, behind, -1.0), 1 / (2 * epsilon))
+        epsilon = step * max(float(pytree.norm(point)), 1e-3) / length
+        ahead = function(pytree.add(point, direction, epsilon))
+        behind = function(pytree.add(point, direction, -epsilon))
+        return pytree.scaled(pytree.add(ahead, behind, -1.0), 1 / (2 * epsilon))
 
 
 def wanted(tensors: Vector) -> Vector:
@@ -241,7 +241,7 @@ def wanted(tensors: Vector) -> Vector:
     return tuple(tensor for tensor in tensors if tensor.requires_grad)
 
 
-def at_their_places(gradient: Sequence[Tensor | None], tensors: Vector) -> OptionalVector:
+def scatter_grads(gradient: Sequence[Tensor | None], tensors: Vector) -> OptionalVector:
     """A gradient in those that it was wanted of as one in all of them: None for the others."""
     found = iter(gradient)
     return tuple(next(found) if tensor.requires_grad else None for tensor in tensors)
@@ -331,7 +331,7 @@ def _gradient(
     outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
     kept = [i for i, output in enumerate(outputs) if output.requires_grad]
     if not kept or not leaves:
-        return vector.zeros_like(leaves)
+        return pytree.zeros_like(leaves)
     return torch.autograd.grad(
         [outputs[i] for i in kept],
         leaves,

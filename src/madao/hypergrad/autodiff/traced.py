@@ -24,7 +24,7 @@ from torch._functorch import config as functorch_config
 from madao.hypergrad.autodiff import norms
 from madao.hypergrad.autodiff.fuse_convs import merge_convolutions
 from madao.hypergrad.autodiff.linearise import linearised
-from madao.hypergrad.autodiff.products import PureLoss, SecondOrder, at_their_places, gauss_newton_product, wanted
+from madao.hypergrad.autodiff.products import PureLoss, SecondOrder, gauss_newton_product, scatter_grads, wanted
 from madao.hypergrad.problem import SplitLoss, as_leaves, detached, mean
 from madao.hypergrad.pytree import Operator, OptionalVector, Vector
 
@@ -95,9 +95,9 @@ class Traced(SecondOrder):
         with torch.enable_grad(), functorch_config.patch(activation_memory_budget=_MEMORY_BUDGET):
             slope: Tensor = graph(*arguments, *leaves)
         if not slope.requires_grad:
-            return slope, at_their_places([torch.zeros_like(leaf) for leaf in wanted(leaves)], leaves)
+            return slope, scatter_grads([torch.zeros_like(leaf) for leaf in wanted(leaves)], leaves)
         gradient = torch.autograd.grad(mean(slope), wanted(leaves), materialize_grads=True)
-        return slope.detach(), at_their_places(gradient, leaves)
+        return slope.detach(), scatter_grads(gradient, leaves)
 
     def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Tensor]:
         """ℓ and D_q ℓ by one forward pass, of which nothing is kept."""

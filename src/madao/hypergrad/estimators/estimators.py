@@ -7,8 +7,8 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from madao.distributed.group import Ranks
-from madao.hypergrad import pytree as vector
+from madao.distributed.group import ProcessGroup
+from madao.hypergrad import pytree
 from madao.hypergrad.autodiff.products import SecondOrder
 from madao.hypergrad.estimators.baselines import (
     Baseline,
@@ -43,7 +43,7 @@ class Directional:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Setting:
+class FlatProblem:
     """A problem made flat, as the estimators take it.
 
     Attributes:
@@ -66,14 +66,14 @@ class Setting:
     classes: Tensor | None = None
     draws: int = 1
     plain: Vector | None = None
-    ranks: Ranks = dataclasses.field(default_factory=Ranks)
+    ranks: ProcessGroup = dataclasses.field(default_factory=ProcessGroup)
 
     def directional(self, q: Vector, second_order: SecondOrder) -> Directional:
         """⟨q, ∇θ ℓ_b⟩ of every example, and the gradient of ⟨q, ∇θ f⟩ in the inputs."""
-        slopes, weights, losses, gradient = [], [], [], vector.zeros_like(self.inputs)
+        slopes, weights, losses, gradient = [], [], [], pytree.zeros_like(self.inputs)
         fixed = detached(self.inputs)
         for term in self.terms:
-            given, back = term.given_and_back(self.inputs) if term.pathwise else (term.given(fixed), None)
+            given, back = term.with_vjp(self.inputs) if term.pathwise else (term.given(fixed), None)
             if back is not None and any(tensor.requires_grad for tensor in given):
                 slope, part = second_order.directional(term.loss, self.params, q, given)
                 gradient, value = _added(gradient, back(part), term.pathwise), None
@@ -91,10 +91,10 @@ class Setting:
             known: Of the terms that were only scored.
             second_order: How the others are computed.
         """
-        losses, gradient = [], vector.zeros_like(self.inputs)
+        losses, gradient = [], pytree.zeros_like(self.inputs)
         for term, value in zip(self.terms, known, strict=True):
             if value is None:
-                given, back = term.given_and_back(self.inputs)
+                given, back = term.with_vjp(self.inputs)
                 value, part = second_order.losses(term.loss, self.params, given)
                 gradient = _added(gradient, back(part), term.pathwise)
             losses.append(value.reshape(-1))
@@ -106,7 +106,7 @@ class Setting:
             return cotangents
         attached = [i for i, tensor in enumerate(self.inputs) if tensor.requires_grad]
         if not attached:
-            return vector.zeros_like(self.hyper)
+            return pytree.zeros_like(self.hyper)
         return torch.autograd.grad(
             [self.inputs[i] for i in attached],
             self.hyper,
@@ -123,7 +123,7 @@ def _added(gradient: Vector, part: OptionalVector, weight: float) -> Vector:
 class Estimator(Protocol):
     """A way from q to ∂g/∂φ: this process's part of it, where there are several."""
 
-    def gradient(self, setting: Setting, q: Vector, second_order: SecondOrder) -> Vector:
+    def gradient(self, setting: FlatProblem, q: Vector, second_order: SecondOrder) -> Vector:
         """−∂/∂φ ⟨q, ∇θ f⟩."""
 
 
@@ -135,14 +135,14 @@ class Relaxed:
     over θ is kept.
     """
 
-    may_look_at_plain: ClassVar[bool] = False
+    may_use_plain: ClassVar[bool] = False
 
-    def gradient(self, setting: Setting, q: Vector, second_order: SecondOrder) -> Vector:
+    def gradient(self, setting: FlatProblem, q: Vector, second_order: SecondOrder) -> Vector:
         """One directional derivative and its gradient."""
         found = setting.directional(q, second_order)
-        return vector.scaled(self.pulled_back(setting, found.gradient), -1.0)
+        return pytree.scaled(self.pulled_back(setting, found.gradient), -1.0)
 
-    def pulled_back(self, setting: Setting, cotangents: Vector) -> Vector:
+    def pulled_back(self, setting: FlatProblem, cotangents: Vector) -> Vector:
         """From the inputs to φ; there has to be a way."""
         if setting.inputs is not setting.hyper and not any(tensor.requires_grad for tensor in setting.inputs):
             raise ValueError(
@@ -167,11 +167,11 @@ class Influence:
     baseline: Baseline = dataclasses.field(default_factory=LeaveOneOut)
 
     @property
-    def may_look_at_plain(self) -> bool:
+    def may_use_plain(self) -> bool:
         """Whether `Problem.plain` is of use; a baseline of your own may look at it, one that is made of ours too."""
         return type(self.baseline) not in (BatchMean, ClassMean, LeaveOneOut, NoBaseline, SameExample, SameLoss)
 
-    def gradient(self, setting: Setting, q: Vector, second_order: SecondOrder) -> Vector:
+    def gradient(self, setting: FlatProblem, q: Vector, second_order: SecondOrder) -> Vector:
         """One directional derivative, its gradient, and the score."""
         if setting.log_prob is None:
             raise ValueError(
@@ -194,14 +194,14 @@ class Influence:
             return gathered(torch.cat(slopes))
 
         # A baseline looks at the whole batch, wherever its examples are.
-        gathered, (place,) = setting.ranks.gathered, setting.ranks.places([len(influence)], influence.device)
+        gathered, (place,) = setting.ranks.all_gather, setting.ranks.places([len(influence)], influence.device)
         classes = None if setting.classes is None else gathered(setting.classes)
         plain = None if setting.plain is None else plain_influence
         batch = Batch(gathered(influence), classes, plain, setting.draws)
         if isinstance(self.baseline, SameLoss):
             losses, gradient = setting.losses(found.losses, second_order)
             batch = dataclasses.replace(batch, losses=gathered(losses))
-            cotangents = vector.add(cotangents, vector.scaled(gradient, self.baseline.slope(batch)), -1.0)
+            cotangents = pytree.add(cotangents, pytree.scaled(gradient, self.baseline.slope(batch)), -1.0)
         baseline = self.baseline(batch)
         own = baseline if setting.ranks.world == 1 else baseline[place.start : place.stop]
         advantage = (influence - own) * found.weights
@@ -213,4 +213,4 @@ class Influence:
             materialize_grads=True,
         )
         pathwise = setting.pull_back(cotangents)
-        return vector.scaled(vector.add(score, pathwise), -1.0)
+        return pytree.scaled(pytree.add(score, pathwise), -1.0)

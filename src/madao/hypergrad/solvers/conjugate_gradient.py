@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from madao.hypergrad import pytree as vector
+from madao.hypergrad import pytree
 from madao.hypergrad.pytree import Operator, Vector
 from madao.hypergrad.result import Solution, Status
 
@@ -30,8 +30,8 @@ class ConjugateGradient:
 
     def solve(self, operator: Operator, v: Vector) -> Solution:
         """Iterate from zero; where the curvature along a direction is not positive, keep what there is."""
-        solution, residual, direction = vector.zeros_like(v), v, v
-        squared = float(vector.dot(residual, residual))
+        solution, residual, direction = pytree.zeros_like(v), v, v
+        squared = float(pytree.dot(residual, residual))
         start = math.sqrt(squared)
         norms, status, products = [start], Status.TRUNCATED, 0
         while products < self.steps:
@@ -41,19 +41,19 @@ class ConjugateGradient:
             if math.sqrt(squared) <= self.tolerance * start:
                 status = Status.CONVERGED
                 break
-            image = vector.add(operator(direction), direction, self.damping)
+            image = pytree.add(operator(direction), direction, self.damping)
             products += 1
-            curvature = float(vector.dot(direction, image))
+            curvature = float(pytree.dot(direction, image))
             if curvature <= 0:
                 status = Status.NEGATIVE_CURVATURE
                 if products == 1:  # nothing solved yet: v itself is the best there is
                     solution = v
                 break
             length = squared / curvature
-            solution = vector.add(solution, direction, length)
-            residual = vector.add(residual, image, -length)
-            previous, squared = squared, float(vector.dot(residual, residual))
-            direction = vector.add(residual, direction, squared / previous)
+            solution = pytree.add(solution, direction, length)
+            residual = pytree.add(residual, image, -length)
+            previous, squared = squared, float(pytree.dot(residual, residual))
+            direction = pytree.add(residual, direction, squared / previous)
             norms.append(math.sqrt(squared) if squared >= 0 else math.nan)
         if status is Status.TRUNCATED and norms[-1] <= self.tolerance * start:
             status = Status.CONVERGED

@@ -5,7 +5,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from madao.hypergrad import pytree as vector
+from madao.hypergrad import pytree
 from madao.hypergrad.pytree import Vector
 from madao.hypergrad.result import Solution, series_status
 
@@ -53,7 +53,7 @@ class Deflated:
             gradient: ∇θ f, of `Problem.curvature`.
             recent: Gradients of earlier calls, as `remembered` has them, in any order.
         """
-        target, newest = vector.flat(v), vector.flat(gradient)
+        target, newest = pytree.flat(v), pytree.flat(gradient)
         newest = newest / torch.linalg.vector_norm(newest).clamp(min=torch.finfo(newest.dtype).tiny)
         recent = self.nothing(v) if recent is None else recent
         parts = [slice(first, first + _PART) for first in range(0, len(target), _PART)]
@@ -66,9 +66,9 @@ class Deflated:
         coefficients = solve_positive(matrix, right).to(target.dtype)
         for part in parts:
             target[part] -= coefficients[0] * newest[part] + coefficients[1:] @ recent[:, part].to(newest.dtype)
-        q = vector.shaped(target, v)
-        lengths = torch.stack([vector.norm(v), vector.norm(q)])
-        return Solution(vector.scaled(q, self.scale), lengths, None, 0, series_status, newest.to(recent.dtype))
+        q = pytree.shaped(target, v)
+        lengths = torch.stack([pytree.norm(v), pytree.norm(q)])
+        return Solution(pytree.scaled(q, self.scale), lengths, None, 0, series_status, newest.to(recent.dtype))
 
     def nothing(self, params: Vector) -> Tensor:
         """What is remembered before the first call, `[m − 1, number of parameters]`: zeros, which take nothing out."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from madao.hypergrad import pytree as vector
+from madao.hypergrad import pytree
 from madao.hypergrad.pytree import Operator, Vector
 from madao.hypergrad.result import TOLERANCE, Solution, Status
 
@@ -50,9 +50,9 @@ class GaussNewton:
         """Iterate from zero."""
 
         def product(flat: Tensor) -> Tensor:
-            return vector.flat(operator(vector.shaped(flat, v)))
+            return pytree.flat(operator(pytree.shaped(flat, v)))
 
-        residual = direction = vector.flat(v)
+        residual = direction = pytree.flat(v)
         tiny = torch.finfo(residual.dtype).tiny
         image, squared = product(direction), residual.dot(residual)
         damping = self.damping * torch.linalg.vector_norm(image) / squared.sqrt().clamp(min=tiny)
@@ -72,7 +72,7 @@ class GaussNewton:
             solution *= self.scale * squares[0].sqrt() / torch.linalg.vector_norm(solution).clamp(min=tiny)
         norms = torch.stack(squares).double().sqrt()
         left = norms[-1] / norms[0].clamp(min=tiny)
-        return Solution(vector.shaped(solution, v), norms, left, self.steps, _status)
+        return Solution(pytree.shaped(solution, v), norms, left, self.steps, _status)
 
 
 def _status(norms: Sequence[float], residual: float | None) -> Status:

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from madao.hypergrad import pytree as vector
+from madao.hypergrad import pytree
 from madao.hypergrad.pytree import Operator, Vector
 from madao.hypergrad.result import Solution, series_status
 
@@ -23,4 +23,4 @@ class Identity:
 
     def solve(self, operator: Operator, v: Vector) -> Solution:
         """Scale v; the operator is not used."""
-        return Solution(vector.scaled(v, self.scale), vector.norm(v).reshape(1), None, 0, series_status)
+        return Solution(pytree.scaled(v, self.scale), pytree.norm(v).reshape(1), None, 0, series_status)

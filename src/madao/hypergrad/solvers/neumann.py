@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from madao.hypergrad import pytree as vector
+from madao.hypergrad import pytree
 from madao.hypergrad.pytree import Operator, Vector
 from madao.hypergrad.result import Solution, Status, series_status
 
@@ -43,12 +43,12 @@ class Neumann:
     def solve(self, operator: Operator, v: Vector) -> Solution:
         """Sum the series."""
         term, partial_sum = v, v
-        norms = [vector.norm(term)]
+        norms = [pytree.norm(term)]
         for _ in range(self.steps):
-            term = vector.add(term, operator(term), -self.scale)
-            partial_sum = vector.add(partial_sum, term)
-            norms.append(vector.norm(term))
-        return Solution(vector.scaled(partial_sum, self.scale), torch.stack(norms), None, self.steps, _judge)
+            term = pytree.add(term, operator(term), -self.scale)
+            partial_sum = pytree.add(partial_sum, term)
+            norms.append(pytree.norm(term))
+        return Solution(pytree.scaled(partial_sum, self.scale), torch.stack(norms), None, self.steps, _judge)
 
     @property
     def shortens(self) -> bool:
@@ -86,23 +86,23 @@ class PowerSeries:
 
     def solve(self, operator: Operator, v: Vector) -> Solution:
         """Sum the powers. The norms are the lengths of summands over α. All powers and one more give the residual."""
-        power, total = v, vector.scaled(v, float(self.steps + 1))
-        norms = [vector.norm(total)]
+        power, total = v, pytree.scaled(v, float(self.steps + 1))
+        norms = [pytree.norm(total)]
         for k in range(1, self.products + 1):
             product = operator(power)
             del power  # each is as large as the model
-            power = vector.scaled(product, -self.scale)
+            power = pytree.scaled(product, -self.scale)
             del product
             factor = math.comb(self.steps + 1, k + 1)
-            total = vector.add(total, power, factor)
-            norms.append(factor * vector.norm(power))
+            total = pytree.add(total, power, factor)
+            norms.append(factor * pytree.norm(power))
         del power
-        q = vector.scaled(total, self.scale)
+        q = pytree.scaled(total, self.scale)
         del total
         residual, products = None, self.products
         if self.products == self.steps:
-            left = vector.add(v, operator(q), -1.0)
-            residual, products = vector.norm(left) / vector.norm(v).clamp(min=1e-300), products + 1
+            left = pytree.add(v, operator(q), -1.0)
+            residual, products = pytree.norm(left) / pytree.norm(v).clamp(min=1e-300), products + 1
         return Solution(q, torch.stack(norms), residual, products, _judge_powers)
 
     @staticmethod

@@ -6,7 +6,7 @@ import math
 import torch
 from torch import Tensor
 
-from madao.hypergrad import pytree as vector
+from madao.hypergrad import pytree
 from madao.hypergrad.pytree import Operator, Vector
 from madao.hypergrad.result import Solution, Status
 
@@ -36,23 +36,23 @@ class Nystrom:
 
     def solve(self, operator: Operator, v: Vector) -> Solution:
         """Sketch H, then solve by the Woodbury identity in the k-dimensional space of its columns."""
-        flat = vector.flat(v).double()
+        flat = pytree.flat(v).double()
         rank = min(self.rank, len(flat))
         generator = torch.Generator(flat.device).manual_seed(self.seed)
         directions = torch.randn(len(flat), rank, generator=generator, device=flat.device, dtype=torch.float64)
         directions = torch.linalg.qr(directions).Q
-        images = [operator(vector.shaped(column, v)) for column in directions.T]
-        columns = torch.stack([vector.flat(image).double() for image in images], dim=1)
+        images = [operator(pytree.shaped(column, v)) for column in directions.T]
+        columns = torch.stack([pytree.flat(image).double() for image in images], dim=1)
         core = directions.T @ columns
         core = (core + core.T) / 2
         if not (torch.isfinite(columns).all() and torch.isfinite(flat).all()):
             unknown = torch.full_like(flat, math.nan)
-            return Solution.judged(vector.shaped(unknown, v), (float(flat.norm()),), None, rank, Status.NON_FINITE)
+            return Solution.judged(pytree.shaped(unknown, v), (float(flat.norm()),), None, rank, Status.NON_FINITE)
         values, vectors = torch.linalg.eigh(core)
         q = _woodbury(columns, values, vectors, flat, self.damping)
         # Near −damping the damped system is nearly singular, or worse.
         status = Status.DIVERGING if values[0] <= -self.damping / 2 else Status.TRUNCATED
-        return Solution.judged(vector.shaped(q, v), (float(flat.norm()),), None, rank, status)
+        return Solution.judged(pytree.shaped(q, v), (float(flat.norm()),), None, rank, status)
 
 
 def _woodbury(columns: Tensor, values: Tensor, vectors: Tensor, v: Tensor, damping: float) -> Tensor:

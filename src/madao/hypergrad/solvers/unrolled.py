@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from madao.hypergrad import pytree as vector
-from madao.hypergrad.estimators.estimators import Setting
+from madao.hypergrad import pytree
+from madao.hypergrad.estimators.estimators import FlatProblem
 from madao.hypergrad.flat_problem import FlatTerm
 from madao.hypergrad.problem import detached, mean
 from madao.hypergrad.pytree import Vector
@@ -64,19 +64,19 @@ class Unrolled:
         if self.steps < 1:
             raise ValueError(f"steps must be at least 1, got {self.steps}")
 
-    def differentiate(self, setting: Setting, outer: Sequence[FlatTerm], weight_decay: float) -> Path:
+    def differentiate(self, setting: FlatProblem, outer: Sequence[FlatTerm], weight_decay: float) -> Path:
         """Forward through the steps, backward through the graph of all of them."""
         leaves, start = detached(setting.inputs, requires_grad=True), detached(setting.params, requires_grad=True)
         point = start
-        velocity, norms = vector.zeros_like(point), []
+        velocity, norms = pytree.zeros_like(point), []
         with torch.enable_grad():
             for _ in range(self.steps):
                 value = _value(setting.terms, point, leaves)
                 gradient: Vector = torch.autograd.grad(value, point, create_graph=True, materialize_grads=True)
-                gradient = vector.add(gradient, point, weight_decay)
-                norms.append(vector.norm(detached(gradient)))
-                velocity = vector.add(gradient, velocity, self.optimizer.momentum)
-                point = vector.add(point, velocity, -self.optimizer.learning_rate)
+                gradient = pytree.add(gradient, point, weight_decay)
+                norms.append(pytree.norm(detached(gradient)))
+                velocity = pytree.add(gradient, velocity, self.optimizer.momentum)
+                point = pytree.add(point, velocity, -self.optimizer.learning_rate)
             result = _value(outer, point, leaves)
             gradients = torch.autograd.grad(result, (*leaves, *point, *start), materialize_grads=True)
         inputs, end = len(leaves), len(leaves) + len(start)

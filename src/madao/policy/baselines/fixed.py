@@ -14,8 +14,8 @@ from madao.policy.conditional.features import NAMES
 from madao.policy.conditional.network import Layers
 from madao.policy.device_cache import on_device
 from madao.policy.draw import Draw
-from madao.policy.policy_tables import Law, rows_of_features, rows_of_labels
-from madao.policy.spec import Entry, PolicySpec
+from madao.policy.policy_tables import PolicyTables, rows_of_features, rows_of_labels
+from madao.policy.spec import OperationParams, PolicySpec
 
 START = torch.tensor(0.5).sigmoid().item()
 """Application probability and magnitude a learned policy starts with."""
@@ -37,7 +37,7 @@ class FrozenPolicy(AugmentationPolicy):
         self.register_buffer("_log_selection", selection.log(), persistent=False)
         self.register_buffer("_application", application, persistent=False)
         self.register_buffer("_magnitude", magnitude, persistent=False)
-        self.looks = spec.network is not None
+        self.uses_image = spec.network is not None
         if spec.network is not None:
             for name, tensor in spec.network.tensors()._asdict().items():
                 self.register_buffer(f"_network_{name}", tensor, persistent=False)
@@ -70,20 +70,20 @@ class FrozenPolicy(AugmentationPolicy):
             sign=sign,
         )
 
-    def _law(self, condition: Tensor | None, count: int, device: torch.device) -> Law:
+    def _law(self, condition: Tensor | None, count: int, device: torch.device) -> PolicyTables:
         """By which `count` images are drawn: with log π, p and μ."""
         selection, application, magnitude = (
             self.get_buffer(name).to(device) for name in ("_log_selection", "_application", "_magnitude")
         )
         if self.classes:
-            return Law(selection, application, magnitude, rows_of_labels(condition, count, self.classes))
-        if not self.looks:
-            return Law(selection, application, magnitude)
+            return PolicyTables(selection, application, magnitude, rows_of_labels(condition, count, self.classes))
+        if not self.uses_image:
+            return PolicyTables(selection, application, magnitude)
         rows = rows_of_features(condition, count, len(NAMES))
         assert condition is not None
         layers = Layers(*(self.get_buffer(f"_network_{name}").to(device) for name in Layers._fields))
         more = layers.departures(condition)
-        return Law(
+        return PolicyTables(
             (selection + more[0]).log_softmax(-1),
             (application.logit() + more[1]).sigmoid(),
             (magnitude.logit() + more[2]).sigmoid(),
@@ -100,7 +100,9 @@ def _constant(
             raise ValueError(f"{name} must lie in [0, 1], got {value!r}")
     if not isinstance(stages, int) or stages < 1:
         raise ValueError(f"the number of stages must be a whole number of at least 1, got {stages!r}")
-    stage = tuple(Entry.rounded(operation, 1 / len(operations), application, magnitude) for operation in operations)
+    stage = tuple(
+        OperationParams.rounded(operation, 1 / len(operations), application, magnitude) for operation in operations
+    )
     return PolicySpec(operations, (stage,) * stages, fill)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from madao.policy.learned import Policy, settings_of
-from madao.policy.policy_tables import Law, rows_of_labels
+from madao.policy.policy_tables import PolicyTables, rows_of_labels
 from madao.policy.spec import PolicySpec, rounded_stages
 
 SHRINKAGE = 0.1
@@ -106,10 +106,10 @@ class ClassPolicy(Policy):
         )
         return selection, application, magnitude
 
-    def _law(self, condition: Tensor | None, count: int) -> Law:
+    def _law(self, condition: Tensor | None, count: int) -> PolicyTables:
         which = rows_of_labels(condition, count, self.classes)
         selection, application, magnitude = self._tables()
-        return Law(selection, application, self._spread(magnitude.sigmoid()), which)
+        return PolicyTables(selection, application, self._spread(magnitude.sigmoid()), which)
 
     def extra_repr(self) -> str:
         """Classes, stages and operations, for print."""

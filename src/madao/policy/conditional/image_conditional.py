@@ -13,8 +13,8 @@ from madao.policy.conditional.class_conditional import SHRINKAGE, pulled
 from madao.policy.conditional.features import CENTRES, KINDS, NAMES, SCALES, features, of_kinds
 from madao.policy.conditional.network import Layers, Network, Outputs
 from madao.policy.learned import Policy, settings_of
-from madao.policy.policy_tables import Law, rows_of_features
-from madao.policy.spec import PolicySpec, six
+from madao.policy.policy_tables import PolicyTables, rows_of_features
+from madao.policy.spec import PolicySpec, round_sig
 
 _FIXED = ("centre", "scale", "weights", "bias", "offset")
 _KINDS = Outputs._fields
@@ -43,7 +43,7 @@ class ImagePolicy(Policy):
             `application_temperature`, `variation`, `start`, `seed`.
     """
 
-    looks = True
+    uses_image = True
 
     def __init__(self, stages: int = 2, units: int = 16, shrinkage: float = SHRINKAGE, **settings: Any) -> None:
         super().__init__(stages, **settings)
@@ -141,14 +141,14 @@ class ImagePolicy(Policy):
         outputs = (self.get_parameter(f"{kind}_outputs") for kind in _KINDS)
         return Layers(*(self.get_buffer(name) for name in _FIXED), *outputs)
 
-    def _law(self, condition: Tensor | None, count: int) -> Law:
+    def _law(self, condition: Tensor | None, count: int) -> PolicyTables:
         rows = rows_of_features(condition, count, len(NAMES))
         assert condition is not None
         layers = self._layers()
         selection, application, magnitude = (
             shared + departure for shared, departure in zip(self._shared(), layers.departures(condition), strict=True)
         )
-        return Law(selection, application, self._spread(magnitude.sigmoid()), rows)
+        return PolicyTables(selection, application, self._spread(magnitude.sigmoid()), rows)
 
     def extra_repr(self) -> str:
         """Hidden units, stages and operations, for print."""
@@ -156,4 +156,4 @@ class ImagePolicy(Policy):
 
 
 def _rounded(values: list[float]) -> tuple[float, ...]:
-    return tuple(six(value) for value in values)
+    return tuple(round_sig(value) for value in values)

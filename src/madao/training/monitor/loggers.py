@@ -8,7 +8,7 @@ from madao.outer.outer_step import OuterStep
 from madao.policy import AugmentationPolicy, Policy
 
 
-class Events:
+class TensorBoardLogger:
     """Writes scalars for TensorBoard.
 
     Args:

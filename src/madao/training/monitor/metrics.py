@@ -5,13 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from madao.hypergrad import Ranks
+from madao.hypergrad import ProcessGroup
 
 _NEVER = torch.iinfo(torch.int64).max
 """The step of a loss that was not finite, where every one was."""
 
 
-class Totals:
+class EpochMetrics:
     """Sums over the training images of an epoch.
 
     Args:
@@ -22,21 +22,21 @@ class Totals:
         images: How many there were.
     """
 
-    def __init__(self, device: torch.device, ranks: Ranks | None = None) -> None:
-        self.ranks = Ranks() if ranks is None else ranks
+    def __init__(self, device: torch.device, ranks: ProcessGroup | None = None) -> None:
+        self.ranks = ProcessGroup() if ranks is None else ranks
         self._sums = torch.zeros(2, dtype=torch.float64, device=device)  # loss, misclassified
         self._bad = torch.full((), _NEVER, device=device)
         self.images = 0
 
-    def add(self, loss: Tensor, wrong: Tensor, count: int, step: int) -> None:
+    def add(self, loss: Tensor, num_errors: Tensor, count: int, step: int) -> None:
         """Take in a batch of `count` images, with one's part of its mean loss and of those that were misclassified."""
-        self._sums += torch.stack([loss.double() * count, wrong.double()])
+        self._sums += torch.stack([loss.double() * count, num_errors.double()])
         self._bad = torch.minimum(self._bad, torch.where(loss.isfinite(), _NEVER, step))
         self.images += count
 
     def first_bad_step(self) -> int | None:
         """The first step whose loss was infinite or NaN, if any."""
-        step = -int(self.ranks.most(-self._bad))
+        step = -int(self.ranks.all_reduce_max(-self._bad))
         return None if step == _NEVER else step
 
     @property
@@ -51,7 +51,7 @@ class Totals:
 
     @property
     def _of_all(self) -> Tensor:
-        return self.ranks.total((self._sums,))[0]
+        return self.ranks.all_reduce_sum((self._sums,))[0]
 
     def clear(self) -> None:
         """Begin an epoch."""

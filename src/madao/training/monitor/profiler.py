@@ -13,7 +13,7 @@ _MIB = 2**20
 Batch = TypeVar("Batch")
 
 
-class Meter:
+class Profiler:
     """Measures an epoch, in as many parts as interruptions cut it into.
 
     Args:

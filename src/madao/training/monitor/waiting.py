@@ -15,7 +15,7 @@ _GIB = 64.0
 """More decoded images than this no device keeps."""
 
 
-def timed(seconds: float, rate: float, cost: Mapping[str, float | None]) -> dict[str, float | None]:
+def timing_row(seconds: float, rate: float, cost: Mapping[str, float | None]) -> dict[str, float | None]:
     """An epoch's row of timing.csv.
 
     Args:
@@ -31,7 +31,7 @@ def timed(seconds: float, rate: float, cost: Mapping[str, float | None]) -> dict
     return {"seconds": seconds, "images_per_second": rate, **cost, "model_images_per_second": own}
 
 
-def starved(timing: Mapping[str, Any], config: DataConfig, splits: Splits, on_gpu: bool = False) -> str | None:
+def loader_advice(timing: Mapping[str, Any], config: DataConfig, splits: Splits, on_gpu: bool = False) -> str | None:
     """What to say of an epoch whose images came too late, if they did.
 
     Args:

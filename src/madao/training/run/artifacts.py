@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from madao.config.train import TrainConfig
-from madao.policy import AugmentationPolicy, ClassPolicy, FrozenPolicy, Policy, Standard
+from madao.policy import AugmentationPolicy, BaseAugmentation, ClassPolicy, FrozenPolicy, Policy
 from madao.training.build import default_model
 from madao.training.run import samples
 from madao.training.run.directory import RunDirectory
@@ -22,7 +22,7 @@ def run_directory(config: TrainConfig, splits: Splits) -> Path:
     return Path("runs") / f"{splits.name}{planted}-{task}{model}-{method}-{config.seed}"
 
 
-def record_images(directory: RunDirectory, splits: Splits, standard: Standard) -> None:
+def record_images(directory: RunDirectory, splits: Splits, standard: BaseAugmentation) -> None:
     """Classes, statistics, which images were set aside, and a few of the others to look at."""
     indices = splits.validation_indices
     split = {

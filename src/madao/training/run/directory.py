@@ -14,7 +14,7 @@ from typing import IO, Any
 import torch
 import yaml
 
-from madao.config.train import Plain, SpeedConfig, TrainConfig, as_plain, from_plain
+from madao.config.train import Plain, SpeedConfig, TrainConfig, from_dict, to_dict
 from madao.errors import UserError
 from madao.files import replacing
 from madao.training.run import checkpoint
@@ -74,7 +74,7 @@ class RunDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = lock(self.path)
         if self.saved_config() is None:
-            self.write("config.yaml", yaml.safe_dump(as_plain(config), sort_keys=False, allow_unicode=True))
+            self.write("config.yaml", yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True))
 
     def release(self) -> None:
         """Let others have the directory."""
@@ -94,7 +94,7 @@ class RunDirectory:
             return
         if not config.resume:
             raise UserError(f"{self.path} already holds a run; go on with it by --resume, or choose another --out")
-        difference = first_difference(as_plain(from_plain(saved)), as_plain(config))
+        difference = first_difference(to_dict(from_dict(saved)), to_dict(config))
         if difference is not None:
             key, before, now = difference
             raise UserError(

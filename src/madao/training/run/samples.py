@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from madao.data import Images
-from madao.policy import Standard
+from madao.policy import BaseAugmentation
 
 FILE = "samples.npz"
 COUNT = 8
@@ -22,7 +22,7 @@ def choose(labels: Tensor, count: int = COUNT) -> list[int]:
     return [index for _, _, index in sorted(ranks)[:count]]
 
 
-def archive(images: Images, standard: Standard) -> bytes:
+def archive(images: Images, standard: BaseAugmentation) -> bytes:
     """An .npz file: `images`, uint8 `[n, C, H, W]` as the model sees them, and `labels`."""
     indices = choose(images.labels)
     pixels, read = images.load(indices)

@@ -80,7 +80,7 @@ def restore(trainer: "Trainer", state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(state["random"]["cuda"], trainer.device)
 
 
-def standing(trainer: "Trainer", finished: bool) -> list[str]:
+def resume_note(trainer: "Trainer", finished: bool) -> list[str]:
     """Where a run that began earlier stands, for people; nothing where it begins."""
     where, total = f"epoch {trainer.epoch} of {trainer.config.epochs}", trainer.config.epochs * trainer.steps_per_epoch
     if finished:
