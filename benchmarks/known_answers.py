@@ -70,7 +70,7 @@ def as_in_the_paper(outer: OuterConfig) -> OuterConfig:
         scale=1e-3,
         steps=5,
         tolerance=0.01,
-        mode="train",
+        model_mode="train",
         warmup_augment="none",
         optimizer="rmsprop",
         lr=0.01,

@@ -55,7 +55,7 @@ Further = Callable[[Network, Vector, Some], Mapping[str, Vector]]
 def settings(root: str, folder: str, seed: int, epochs: int, device: str = "cpu", **augment: Any) -> TrainConfig:
     """Of one training; every seed has other images."""
     return TrainConfig(
-        data=DataConfig(name="cifar10", root=root, images=2000, validation=0.5, split_seed=seed),
+        data=DataConfig(name="cifar10", root=root, max_images=2000, val_fraction=0.5, split_seed=seed),
         model=ModelConfig("wrn-10-2"),
         augment=AugmentConfig(flip=True, cutout=16, **augment),
         epochs=epochs,

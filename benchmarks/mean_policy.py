@@ -22,7 +22,7 @@ def mean_policy(way: Mapping[str, Any], settings: Mapping[str, Any]) -> Policy:
     stages = len(way["selection"][-1])
     if stages != settings["augment.stages"]:
         raise SystemExit(f"the record has the mean of {settings['augment.stages']} stages, not each of them")
-    policy = Policy(stages=stages, variation=settings.get("augment.variation", 0.0))
+    policy = Policy(stages=stages, magnitude_jitter=settings.get("augment.magnitude_jitter", 0.0))
     names = [operation.name for operation in policy.operations]
     if way["operations"] != names:
         raise SystemExit(f"the record has the operations {way['operations']}, not {names}")

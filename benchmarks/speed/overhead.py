@@ -138,11 +138,11 @@ def measure(
     speed = {name: row[name] for name in ("graph", "compile", "kernels") if name in row}
     with tempfile.TemporaryDirectory() as folder:
         config = TrainConfig(
-            task=TaskConfig(name=arguments.task, queue=arguments.queue, splits=arguments.splits),
+            task=TaskConfig(name=arguments.task, queue=arguments.queue, bn_splits=arguments.splits),
             model=ModelConfig(name=arguments.model),
             augment=AugmentConfig(
                 method=row.get("method", "madao"),
-                condition=row.get("condition", "none"),
+                conditional_on=row.get("condition", "none"),
                 cutout=0 if arguments.task == "moco" else 16,
             ),
             optimizer=OptimizerConfig(lr=0.01),

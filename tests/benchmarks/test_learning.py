@@ -119,7 +119,7 @@ def looking(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def some(*arguments: Any, **augment: Any) -> TrainConfig:
         config: TrainConfig = whole(*arguments, **augment)
-        return dataclasses.replace(config, data=dataclasses.replace(config.data, images=200), batch_size=20)
+        return dataclasses.replace(config, data=dataclasses.replace(config.data, max_images=200), batch_size=20)
 
     monkeypatch.setattr(script, "settings", some)
     return script
@@ -189,13 +189,13 @@ def test_the_mean_policy_is_that_of_the_second_half(
     way["selection"] = rng.dirichlet(np.ones(14), (4, 3)).tolist()
     way |= {kind: rng.uniform(0.1, 0.9, (4, 3, 14)).tolist() for kind in ("application", "magnitude")}
     kept, written = tmp_path / "record.json", tmp_path / "policy.json"
-    varied = {"policy": way, "settings": {"augment.variation": 0.5}}
+    varied = {"policy": way, "settings": {"augment.magnitude_jitter": 0.5}}
     record = {"settings": {"augment.stages": 3}, "cells": {"varied 0": varied, "uniform 0": {}}}
     kept.write_text(json.dumps(record))
     monkeypatch.setattr(sys, "argv", ["mean_policy.py", str(kept), "varied 0", str(written)])
     script.main()
     found = madao.Policy.from_spec(madao.PolicySpec.load(written))
-    assert found.variation == 0.5
+    assert found.magnitude_jitter == 0.5
     for kind in ("selection", "application", "magnitude"):
         expected = torch.tensor(np.mean(way[kind][2:], axis=0), dtype=torch.float32)
         if kind == "magnitude":
@@ -274,7 +274,7 @@ def test_cells_that_lack_something_are_run_again(tmp_path: Path, monkeypatch: py
 def test_photos_are_divided_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     script = module(ROOT / "benchmarks" / "looks.py", monkeypatch)
     monkeypatch.setitem(DATASETS, "cifar10", noise)
-    splits = load_splits(DataConfig(name="cifar10", images=60, validation=0.5))
+    splits = load_splits(DataConfig(name="cifar10", max_images=60, val_fraction=0.5))
     anew = script.divided_anew(splits, 1)
     assert len(anew.train) == len(anew.validation) == 30
 
@@ -372,7 +372,7 @@ def test_each_method_of_few_photos_has_the_settings_it_should(monkeypatch: pytes
     for method in ("moderate", "varied", "pooled-file", "randaugment", "same-loss-all"):
         script.train(method, 7, 1, "data", "cpu", 0.06, [])
     assert {config.seed for config in configs} == {config.data.split_seed for config in configs} == {7}
-    assert [(config.augment.start, config.augment.variation) for config in configs] == [
+    assert [(config.augment.init_magnitude, config.augment.magnitude_jitter) for config in configs] == [
         *((0.3, 0.0), (None, 1.0), (None, 0.0), (None, 0.0), (None, 0.0))
     ]
     methods = [config.augment.method for config in configs]

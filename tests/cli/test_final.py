@@ -42,7 +42,7 @@ def test_a_learned_policy_trains_a_model_on_all_images(
     assert train(root, learned, "--outer.every", "1", "--outer.warmup", "0") == 0
     capsys.readouterr()
     policy = str(learned / "policy.json")
-    assert train(root, final, "--augment.method", policy, "--data.validation", "0") == 0
+    assert train(root, final, "--augment.method", policy, "--data.val_fraction", "0") == 0
     printed = capsys.readouterr().out
     assert "40 images to train on, none for validation, 10 for the test" in printed
     assert "final: epoch 2/2 · loss" in printed
@@ -66,7 +66,7 @@ def test_a_learned_policy_trains_a_model_on_all_images(
 
 def test_nothing_need_be_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, out = written(tmp_path / "data.npz", test=False), tmp_path / "run"
-    assert train(root, out, "--augment.method", "uniform", "--data.validation", "0") == 0
+    assert train(root, out, "--augment.method", "uniform", "--data.val_fraction", "0") == 0
     printed = capsys.readouterr().out
     assert "trained, and nothing measured (epoch 2; there is no test set)" in printed
     assert "madao evaluate" not in printed
@@ -79,14 +79,17 @@ def test_nothing_need_be_measured(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ([], "--data.validation 0 leaves no images to learn a policy from; name one that is learned already"),
-        (["--augment.method", "uniform", "--test_with", "best"], "--test_with best chooses by validation images"),
+        ([], "--data.val_fraction 0 leaves no images to learn a policy from; name one that is learned already"),
+        (
+            ["--augment.method", "uniform", "--eval_checkpoint", "best"],
+            "--eval_checkpoint best chooses by validation images",
+        ),
     ],
 )
 def test_what_needs_validation_images_says_so(
     more: list[str], told: str, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train(root, tmp_path / "run", "--data.validation", "0", *more) == 2
+    assert train(root, tmp_path / "run", "--data.val_fraction", "0", *more) == 2
     assert told in refusal(capsys)
     assert not (tmp_path / "run").exists()
 
@@ -94,7 +97,7 @@ def test_what_needs_validation_images_says_so(
 def test_a_magnitude_cannot_be_chosen_without_them(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["--data.root", str(root), "--data.validation", "0", "--out", str(tmp_path / "runs"), *QUICK]
+    arguments = ["--data.root", str(root), "--data.val_fraction", "0", "--out", str(tmp_path / "runs"), *QUICK]
     compare = ["compare", *arguments, "--methods", "standard,randaugment", "--seeds", "1"]
     assert main(compare) == 2
     assert "RandAugment's magnitude is chosen by validation error" in capsys.readouterr().err
@@ -109,7 +112,7 @@ def test_what_nothing_can_judge_is_not_compared(tmp_path: Path, capsys: pytest.C
     root = written(tmp_path / "data.npz", test=False)
     compare = ["compare", "--data.root", str(root), "--out", str(tmp_path / "runs"), *QUICK]
     compare += ["--methods", "standard,uniform", "--seeds", "1"]
-    assert main([*compare, "--data.validation", "0"]) == 2
+    assert main([*compare, "--data.val_fraction", "0"]) == 2
     assert "leaves no images to judge standard by, and there is no test set" in refusal(capsys)
     assert not (tmp_path / "runs").exists()
     assert main(compare) == 0, "the folder is free for what can be judged"

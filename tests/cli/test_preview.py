@@ -40,7 +40,7 @@ def test_a_folder_and_a_saved_policy(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     for number in range(3):
         Image.new("L", (30, 20), 40 * number).save(folder / f"{number}.png")
-    Policy(without=["Invert"]).spec().save(tmp_path / "policy.json")
+    Policy(exclude=["Invert"]).spec().save(tmp_path / "policy.json")
     output = tmp_path / "out.png"
     assert (
         main(["preview", f"--images={folder.parent}", f"--policy={tmp_path / 'policy.json'}", f"--output={output}"])

@@ -59,7 +59,7 @@ def test_the_appendix(name: str) -> None:
     assert (outer.every, outer.warmup, outer.steps, outer.scale, outer.lr) == (30, 20, 5, 1e-3, 1e-2)
     assert (outer.estimator, outer.solver, outer.optimizer) == ("relaxed", "neumann", "rmsprop")
     assert config.augment.stages == 2
-    assert config.data.validation == (0.01 if name.startswith("imagenet") else 0.1)
+    assert config.data.val_fraction == (0.01 if name.startswith("imagenet") else 0.1)
     expected = {
         "cifar": (200, 128, 0.1, 5e-4, "cosine", []),
         "svhn": (160, 128, 5e-3, 1e-4, "step", [80, 120]),
@@ -99,7 +99,7 @@ def test_it_builds_and_trains_two_steps_with_an_outer_step(name: str, tmp_path: 
         model=dataclasses.replace(config.model, stem="imagenet" if "resnet" in name and stored != 32 else "auto"),
         outer=dataclasses.replace(config.outer, every=2, warmup=0, steps=1),
         evaluate_every=1,
-        task=dataclasses.replace(config.task, splits=config.task.splits if many > 2 else 1),
+        task=dataclasses.replace(config.task, bn_splits=config.task.bn_splits if many > 2 else 1),
         batch_size=many,
         epochs=1,
         tensorboard=False,

@@ -121,10 +121,10 @@ def test_outer_steps_are_counted_as_they_are_taken(tmp_path: Path, every: int, w
 
 
 def test_images_that_do_not_fit_in_memory_come_from_workers(tmp_path: Path) -> None:
-    arguments = ["--data.root", str(folder(tmp_path / "photos")), "--data.size", "16", "--data.memory", "0"]
+    arguments = ["--data.root", str(folder(tmp_path / "photos")), "--data.size", "16", "--data.cache_gib", "0"]
     arguments += ["--batch_size", "4", *QUICK, "--data.workers", "1"]
     assert main(["train", *arguments, "--out", str(tmp_path / "streamed")]) == 0
-    assert main(["train", *arguments, "--data.memory", "1", "--out", str(tmp_path / "resident")]) == 0
+    assert main(["train", *arguments, "--data.cache_gib", "1", "--out", str(tmp_path / "resident")]) == 0
     # The same images in the same order: the same weights.
     states = [torch.load(tmp_path / name / "checkpoints/last.pt")["model"] for name in ("streamed", "resident")]
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
@@ -181,7 +181,7 @@ def test_unknown_names_suggest_the_nearest(tmp_path: Path, capsys: pytest.Captur
         (["train", "--model.name", "resnet19"], "unknown model 'resnet19'; did you mean 'resnet18'?"),
         (["train", "--data.name", "cifar11"], "did you mean 'cifar10'?"),
         (["train", "--augment.method", "randaug"], "did you mean 'randaugment'?"),
-        (["train", "--augment.without", "[Rotat]"], "did you mean 'Rotate'?"),
+        (["train", "--augment.exclude", "[Rotat]"], "did you mean 'Rotate'?"),
         (["trian"], "unknown command 'trian'; did you mean 'train'?"),
         (["evaluate", "--rn", "x"], "unknown option '--rn'; did you mean '--run'?"),
         (["train", "--epoch", "3"], "unknown option '--epoch'; did you mean '--epochs'?"),
@@ -206,12 +206,12 @@ def test_bad_values_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["--outer.estimator", "magic"], "--outer.estimator: expected one of influence, relaxed, got 'magic'"),
         (["--data.root", str(missing)], f"there is no folder {missing}"),
         (["--config", str(missing)], "File does not exist"),
-        (["--data.validation", "1.5"], "--data.validation must be at least 0 and below 1"),
+        (["--data.val_fraction", "1.5"], "--data.val_fraction must be at least 0 and below 1"),
         (["--device", "tpu"], "--device must be auto, cpu, cuda"),
         (["--augment.method", str(missing / "policy.json")], "there is no policy file"),
         (
-            ["--data.planted", "rotate", "--data.name", "cifar10"],
-            "--data.planted belongs to the data sets digits and shapes",
+            ["--data.shift", "rotate", "--data.name", "cifar10"],
+            "--data.shift belongs to the data sets digits and shapes",
         ),
         (["--data.name", "folder"], "needs --data.root"),
         (["--model.pretrained", str(missing)], str(missing)),

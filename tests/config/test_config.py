@@ -28,9 +28,9 @@ PARTS: dict[str, type[Any]] = {
     "outer": OuterConfig,
 }
 FULL = TrainConfig(
-    data=DataConfig(name="folder", root="/é", download=True, size=64, validation=0.25, workers=0, on_error="skip"),
+    data=DataConfig(name="folder", root="/é", download=True, size=64, val_fraction=0.25, workers=0, on_error="skip"),
     model=ModelConfig(name="wrn-28-2", pretrained="weights.pt", stem="small"),
-    augment=AugmentConfig(method="uniform", limits={"Rotate": 10.0}, without=["Invert"], flip=False, cutout=16),
+    augment=AugmentConfig(method="uniform", limits={"Rotate": 10.0}, exclude=["Invert"], flip=False, cutout=16),
     optimizer=OptimizerConfig(lr=1e-5, schedule="step", milestones=[1.5, 3], nesterov=True, clip=1.0),
     outer=OuterConfig(solver="neumann", warmup=2.0, batch_size=64, decay=True),
     epochs=5,
@@ -43,9 +43,9 @@ FULL = TrainConfig(
 )
 LEAST = {
     "data.size": 1,
-    "data.images": 1,
+    "data.max_images": 1,
     "data.workers": 0,
-    "data.memory": 0,
+    "data.cache_gib": 0,
     "augment.stages": 1,
     "augment.padding": 0,
     "augment.cutout": 0,
@@ -63,7 +63,7 @@ LEAST = {
     "outer.warmup": 0,
     "outer.lr": 0,
     "outer.steps": 0,
-    "outer.pull": 0,
+    "outer.init_decay": 0,
     "epochs": 1,
     "batch_size": 1,
     "accumulate": 1,
@@ -72,16 +72,16 @@ LEAST = {
     "checkpoint_minutes": 0,
 }
 ABOVE_ZERO = ("optimizer.restart", "optimizer.clip", "outer.scale", "outer.damping")
-BETWEEN = ("augment.scale", "augment.start")
-IN = ("data.validation", "augment.magnitude", "augment.variation", "optimizer.label_smoothing", "ema")
+BETWEEN = ("augment.scale", "augment.init_magnitude")
+IN = ("data.val_fraction", "augment.magnitude", "augment.magnitude_jitter", "optimizer.label_smoothing", "ema")
 BAD = [
     *((key, value) for key, least in LEAST.items() for value in (least - 1, least - 0.001, -math.inf, math.nan)),
     *((key, value) for key in ABOVE_ZERO for value in (0, -1, math.nan)),
     *((key, value) for key in BETWEEN for value in (0, -0.1, 1.1, math.nan)),
-    ("data.validation", 1),
-    ("augment.start", 1),
+    ("data.val_fraction", 1),
+    ("augment.init_magnitude", 1),
     ("ema", 1),
-    ("outer.pull", math.inf),
+    ("outer.init_decay", math.inf),
     *((key, value) for key in IN for value in (-0.001, 1.001, math.nan)),
 ]
 GOOD = [
@@ -90,7 +90,7 @@ GOOD = [
     *((key, 1 - 1e-9) for key in BETWEEN),
     *((key, value) for key in IN for value in (0, 0.5)),
     ("augment.magnitude", 1),
-    ("augment.variation", 1),
+    ("augment.magnitude_jitter", 1),
     ("augment.scale", 1),
 ]
 
@@ -133,8 +133,8 @@ def test_the_last_good_value_is_taken(key: str, value: float) -> None:
 def test_values_that_do_not_fit_together_are_refused_in_one_line() -> None:
     with pytest.raises(UserError, match=r"^--accumulate must divide --batch_size, got 3 and 128$"):
         TrainConfig(accumulate=3)
-    with pytest.raises(UserError, match=r"^--outer.pull goes with --outer.optimizer adam, not rmsprop$"):
-        OuterConfig(optimizer="rmsprop", pull=1.0)
+    with pytest.raises(UserError, match=r"^--outer.init_decay goes with --outer.optimizer adam, not rmsprop$"):
+        OuterConfig(optimizer="rmsprop", init_decay=1.0)
     with pytest.raises(UserError, match=r"^--optimizer.nesterov needs --optimizer.momentum above 0$"):
         OptimizerConfig(nesterov=True, momentum=0)
     with pytest.raises(UserError, match=r"^--optimizer.milestones belong to the schedule step, got cosine$"):
@@ -172,7 +172,7 @@ def test_what_is_written_down_is_a_copy() -> None:
     plain["augment"]["limits"]["Rotate"] = 99
     plain["augment"]["without"].append("Solarize")
     assert FULL.augment.limits == {"Rotate": 10.0}
-    assert FULL.augment.without == ["Invert"]
+    assert FULL.augment.exclude == ["Invert"]
 
 
 def test_settings_that_are_not_there_have_their_defaults() -> None:
@@ -202,5 +202,5 @@ def test_settings_nobody_knows_are_refused_in_one_line(plain: dict[str, Any], na
 def test_what_is_read_is_checked() -> None:
     with pytest.raises(UserError, match=r"^--epochs must be at least 1, got 0$"):
         from_dict({"epochs": 0})
-    with pytest.raises(UserError, match=r"^--data.validation must be at least 0 and below 1, got 1.5$"):
+    with pytest.raises(UserError, match=r"^--data.val_fraction must be at least 0 and below 1, got 1.5$"):
         from_dict({"data": {"validation": 1.5}})

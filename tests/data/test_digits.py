@@ -268,7 +268,7 @@ def test_an_unknown_shift_is_refused() -> None:
     with pytest.raises(DataError) as caught:
         digits("rotation")
     expected = (
-        "--data.planted must be one of rotate, translate, shear, brightness, invert, none, rotate-or-brightness, "
+        "--data.shift must be one of rotate, translate, shear, brightness, invert, none, rotate-or-brightness, "
         "by-tone, got 'rotation'"
     )
     assert str(caught.value) == expected

@@ -98,7 +98,7 @@ def test_two_hosts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        pytest.param(["--data.planted=none", "--data.root=typo"], "typo", marks=pytest.mark.slow),
+        pytest.param(["--data.shift=none", "--data.root=typo"], "typo", marks=pytest.mark.slow),
         (["--batch_size=1"], "a batch of 1 images cannot be shared by 2 processes"),
     ],
 )

@@ -119,8 +119,8 @@ def test_batch_statistics_are_shared_by_gpus_only() -> None:
     network, gpu = nn.Sequential(nn.BatchNorm2d(3)), torch.device("cuda", 0)
     with pytest.raises(UserError, match="--sync_batch_norm needs GPUs"):
         synchronised(network, TrainConfig(), torch.device("cpu"))
-    with pytest.raises(UserError, match=r"does not go with --outer.mode train"):
-        synchronised(network, TrainConfig(outer=OuterConfig(mode="train")), gpu)
+    with pytest.raises(UserError, match=r"does not go with --outer.model_mode train"):
+        synchronised(network, TrainConfig(outer=OuterConfig(model_mode="train")), gpu)
     assert isinstance(synchronised(network, TrainConfig(), gpu)[0], nn.SyncBatchNorm)  # type: ignore[index]
 
 

@@ -15,7 +15,7 @@ from tests.export.test_law import COUNT, TARGETS, close, json_draws
 from tests.export.test_python import test_it_looks_as_if_a_person_had_written_it as assert_tidy
 from tests.helpers.exported import load, uneven, write
 
-SPEC = dataclasses.replace(uneven(), variation=0.6)
+SPEC = dataclasses.replace(uneven(), magnitude_jitter=0.6)
 
 
 @pytest.mark.parametrize("target", [*TARGETS, "json"])
@@ -61,7 +61,9 @@ def test_one_image_is_drawn_for_as_a_batch_is() -> None:
 
 @pytest.mark.parametrize("kind", ["class", "image"])
 def test_the_file_without_madao_varies_for_classes_and_images_too(kind: str, tmp_path: Path) -> None:
-    spec: PolicySpec = (ClassPolicy(2, 1, variation=1.0) if kind == "class" else ImagePolicy(1, variation=1.0)).spec()
+    spec: PolicySpec = (
+        ClassPolicy(2, 1, magnitude_jitter=1.0) if kind == "class" else ImagePolicy(1, magnitude_jitter=1.0)
+    ).spec()
     module = load(spec, "python", tmp_path)
     argument = 1 if kind == "class" else picture(IMAGES[0])
     found = [step for _ in range(1500) for step in module.transform.draw(argument)]

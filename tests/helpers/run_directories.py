@@ -34,7 +34,7 @@ def write_run(
     skipped some in each epoch.
     """
     settings: dict[str, Any] = {
-        "data": DataConfig(name="digits", planted="rotate"),
+        "data": DataConfig(name="digits", shift="rotate"),
         "augment": AugmentConfig(method=method),
         "outer": OuterConfig(every=2, warmup=2),
         "epochs": epochs,

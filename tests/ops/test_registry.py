@@ -89,7 +89,7 @@ def test_limits_are_in_real_units(crops: Tensor) -> None:
 
 
 def test_leaving_out() -> None:
-    names = [operation.name for operation in choose(without=["Invert", "Solarize"])]
+    names = [operation.name for operation in choose(exclude=["Invert", "Solarize"])]
     assert names == [name for name in PAPER if name not in ("Invert", "Solarize")]
 
 
@@ -118,7 +118,7 @@ def test_a_string_is_not_a_list_of_names() -> None:
     with pytest.raises(TypeError, match="operations must be a list of names, got the one string 'Rotate'"):
         choose("Rotate")
     with pytest.raises(TypeError, match="without must be a list of names, got the one string 'Invert'"):
-        Policy(without="Invert")
+        Policy(exclude="Invert")
     with pytest.raises(ValueError, match="unknown operation 'Twirl'; known are ShearX"):
         find("Twirl")
 

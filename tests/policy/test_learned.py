@@ -35,23 +35,23 @@ def test_start_is_the_papers() -> None:
 
 
 def test_a_gentle_start_changes_magnitudes_and_nothing_else() -> None:
-    classes = ClassPolicy(3, start=0.1)
+    classes = ClassPolicy(3, init_magnitude=0.1)
     assert classes.spec().of_class("1") == classes.spec().of_class(None)
-    for policy in (Policy(start=0.1), classes, ImagePolicy(start=0.1)):
+    for policy in (Policy(init_magnitude=0.1), classes, ImagePolicy(start=0.1)):
         torch.testing.assert_close(policy.selection, Policy().selection)
         torch.testing.assert_close(policy.application, Policy().application)
         torch.testing.assert_close(policy.magnitude, Policy().magnitude * 0.1 / torch.tensor(0.5).sigmoid())
-    assert Policy(start=0.1).spec() == Uniform(magnitude=0.1).spec()
+    assert Policy(init_magnitude=0.1).spec() == Uniform(magnitude=0.1).spec()
 
 
 @pytest.mark.parametrize("method", ["madao", "uniform"])
 def test_the_start_can_be_chosen_for_a_run(method: str) -> None:
     for start in (None, 0.1):
-        policy = build_policy(AugmentConfig(method=method, start=start), None, 0)
+        policy = build_policy(AugmentConfig(method=method, init_magnitude=start), None, 0)
         assert isinstance(policy, Policy | Uniform)
         assert policy.spec() == (Uniform() if start is None else Uniform(magnitude=start)).spec()
     with pytest.raises(UserError, match=r"--augment\.start must lie between 0 and 1, got 0"):
-        AugmentConfig(method=method, start=0)
+        AugmentConfig(method=method, init_magnitude=0)
 
 
 def test_defaults() -> None:
@@ -329,7 +329,7 @@ def test_mistakes() -> None:
     with pytest.raises(ValueError, match="application_temperature must be above 0, got 0"):
         Policy(application_temperature=0)
     with pytest.raises(ValueError, match=r"start must lie between 0 and 1, .*, got 1"):
-        Policy(start=1)
+        Policy(init_magnitude=1)
     with torch.no_grad():
         assert not policy.sample(images, relaxed=True).magnitude.requires_grad
     with pytest.raises(ValueError, match=r"lie in \[0, 1\]"):

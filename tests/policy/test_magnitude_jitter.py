@@ -24,14 +24,14 @@ def test_strengths_are_spread_evenly() -> None:
     assert torch.equal(generator.get_state(), state)
 
 
-def policies(variation: float) -> list[AugmentationPolicy]:
-    learned = Policy(seed=1, variation=variation)
-    return [learned, FrozenPolicy(learned.spec(), seed=1), Uniform(variation=variation, seed=1)]
+def policies(magnitude_jitter: float) -> list[AugmentationPolicy]:
+    learned = Policy(seed=1, magnitude_jitter=magnitude_jitter)
+    return [learned, FrozenPolicy(learned.spec(), seed=1), Uniform(magnitude_jitter=magnitude_jitter, seed=1)]
 
 
 @pytest.mark.parametrize("which", range(3))
 def test_draws_vary_in_strength_and_in_nothing_else(which: int) -> None:
-    plain, varied = (policies(variation)[which].sample(IMAGES) for variation in (0.0, 0.6))
+    plain, varied = (policies(magnitude_jitter)[which].sample(IMAGES) for magnitude_jitter in (0.0, 0.6))
     for name in ("choice", "applied", "sign"):
         assert torch.equal(getattr(plain, name), getattr(varied, name)), name
     has = plain.magnitude > 0
@@ -43,7 +43,7 @@ def test_draws_vary_in_strength_and_in_nothing_else(which: int) -> None:
 
 
 def test_the_derivative_is_that_of_the_strongest() -> None:
-    policy = Policy(stages=1, operations=["Rotate"], variation=0.5, seed=2).double()
+    policy = Policy(stages=1, operations=["Rotate"], magnitude_jitter=0.5, seed=2).double()
     draw = policy.sample(torch.zeros(5, 1, 2, 2), relaxed=True)
     mu = policy.magnitude.item()
     for found in draw.magnitude[0]:
@@ -55,20 +55,20 @@ def test_the_derivative_is_that_of_the_strongest() -> None:
 
 @pytest.mark.parametrize("kind", [Policy, ClassPolicy, ImagePolicy])
 def test_it_is_in_the_file(kind: type[Policy], tmp_path: Path) -> None:
-    policy = ClassPolicy(3, variation=0.25) if kind is ClassPolicy else kind(variation=0.25)
+    policy = ClassPolicy(3, magnitude_jitter=0.25) if kind is ClassPolicy else kind(magnitude_jitter=0.25)
     spec, path = policy.spec(), tmp_path / "policy.json"
     spec.save(path)
     assert '"version": 4,\n  "fill": 0.0,\n  "variation": 0.25,' in path.read_text()
     assert PolicySpec.load(path) == spec
-    assert kind.from_spec(spec).variation == spec.of_class(None).variation == 0.25
+    assert kind.from_spec(spec).magnitude_jitter == spec.of_class(None).magnitude_jitter == 0.25
     loaded = load_policy(path)
     assert isinstance(loaded, FrozenPolicy)
-    assert loaded.spec().variation == 0.25
+    assert loaded.spec().magnitude_jitter == 0.25
     assert '"version": 4' not in Policy().spec().dumps()
 
 
 def test_it_is_in_the_words() -> None:
-    text = str(Policy(operations=["Rotate", "Invert"], variation=0.5).spec())
+    text = str(Policy(operations=["Rotate", "Invert"], magnitude_jitter=0.5).spec())
     assert "up to ±19°" in text
     assert "up to –" not in text
 
@@ -76,10 +76,10 @@ def test_it_is_in_the_words() -> None:
 def test_mistakes() -> None:
     for wrong in (-0.1, 1.1, float("nan")):
         with pytest.raises(ValueError, match="variation: must be a number from 0 to 1, got"):
-            Policy(variation=wrong)
+            Policy(magnitude_jitter=wrong)
         with pytest.raises(ValueError, match="variation: must be a number from 0 to 1, got"):
-            Uniform(variation=wrong)
-    text = Policy(variation=0.5).spec().dumps()
+            Uniform(magnitude_jitter=wrong)
+    text = Policy(magnitude_jitter=0.5).spec().dumps()
     for old, new, message in (
         ('"variation": 0.5', '"variation": 1.5', "variation: must be a number from 0 to 1, got 1.5; correct the file"),
         ('"variation": 0.5', '"variation": "much"', "variation: expected a number, got the text 'much'"),
@@ -95,5 +95,5 @@ def test_mistakes() -> None:
 def test_a_run_has_it(method: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
     settings = ["--epochs=1", "--batch_size=256", "--tensorboard=false", "--device=cpu", f"--augment.method={method}"]
-    assert main(["train", *settings, "--augment.variation=0.5", f"--out={out}"]) == 0
-    assert PolicySpec.load(out / "policy.json").variation == 0.5
+    assert main(["train", *settings, "--augment.magnitude_jitter=0.5", f"--out={out}"]) == 0
+    assert PolicySpec.load(out / "policy.json").magnitude_jitter == 0.5

@@ -174,7 +174,7 @@ def test_errors_name_the_field_and_the_remedy(text: str, message: str) -> None:
 
 def test_files(tmp_path: Path) -> None:
     path = tmp_path / "policy.json"
-    spec = Policy(limits={"Rotate": 10}, without=["Invert"], fill=(0.1, 0.2, 0.3)).spec()
+    spec = Policy(limits={"Rotate": 10}, exclude=["Invert"], fill=(0.1, 0.2, 0.3)).spec()
     spec.save(path)
     assert PolicySpec.load(path) == spec
     assert [p.name for p in tmp_path.iterdir()] == ["policy.json"]

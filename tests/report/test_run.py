@@ -17,7 +17,7 @@ def test_a_whole_run_is_read_whole(tmp_path: Path) -> None:
     assert run.epochs == 8
     assert run.method == "madao"
     assert run.warmup == 2
-    assert run.setting("data.planted") == "rotate"
+    assert run.setting("data.shift") == "rotate"
     assert run.setting("data.nothing", "else") == "else"
     assert run.policy is not None
     assert run.trajectory is not None

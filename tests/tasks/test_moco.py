@@ -348,7 +348,14 @@ SETTINGS = ["--task.name=moco", "--task.queue=256", "--batch_size=128", "--tenso
 
 
 def test_a_run_stops_resumes_and_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = [*SETTINGS, "--epochs=2", "--outer.every=5", "--outer.warmup=0", "--task.version=v2", "--task.splits=2"]
+    settings = [
+        *SETTINGS,
+        "--epochs=2",
+        "--outer.every=5",
+        "--outer.warmup=0",
+        "--task.version=v2",
+        "--task.bn_splits=2",
+    ]
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     assert main(["train", *settings, f"--out={whole}"]) == 0
     assert main(["train", *settings, f"--out={halves}"]) == 0
@@ -370,25 +377,25 @@ def test_what_does_not_go_with_moco_is_said(tmp_path: Path, capsys: pytest.Captu
     for flag, message in {
         "--augment.cutout=4": "--augment.cutout does not go with moco, got 4",
         "--task.queue=100": "--task.queue must hold two batches of 128, got 100",
-        "--task.splits=3": "--task.splits must divide the images of one pass, 128 by --batch_size, got 3",
+        "--task.bn_splits=3": "--task.bn_splits must divide the images of one pass, 128 by --batch_size, got 3",
         "--sync_batch_norm=true": "--sync_batch_norm does not go with moco",
         "--task.momentum=2": "--task.momentum must lie between 0 and 1, got 2",
     }.items():
         assert main(["train", *SETTINGS, flag, f"--out={tmp_path / 'run'}"]) == 2
         assert message in capsys.readouterr().err
     for name in ("train_batch_size", "curvature_batch_size", "pathwise_batch_size", "microbatch"):
-        flags = ["--task.splits=8", "--outer.mode=train", f"--outer.{name}=20", f"--out={tmp_path / 'run'}"]
+        flags = ["--task.bn_splits=8", "--outer.model_mode=train", f"--outer.{name}=20", f"--out={tmp_path / 'run'}"]
         assert main(["train", *SETTINGS, *flags]) == 2
-        assert f"--task.splits must divide the images of one pass, 20 by --outer.{name}" in capsys.readouterr().err
+        assert f"--task.bn_splits must divide the images of one pass, 20 by --outer.{name}" in capsys.readouterr().err
 
 
 def test_policies_with_several_laws_do_not_go_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "policy.json"
     ClassPolicy(10).spec().save(path)
-    for flag in ("--augment.condition=class", f"--augment.method={path}"):
+    for flag in ("--augment.conditional_on=class", f"--augment.method={path}"):
         assert main(["train", *SETTINGS, flag, f"--out={tmp_path / 'run'}"]) == 2
         assert "needs a class for every image, which moco has not" in capsys.readouterr().err
     ImagePolicy().spec().save(path)
-    for flag in ("--augment.condition=image", f"--augment.method={path}"):
+    for flag in ("--augment.conditional_on=image", f"--augment.method={path}"):
         assert main(["train", *SETTINGS, flag, f"--out={tmp_path / 'run'}"]) == 2
         assert "draws for one view of each, and moco has two" in capsys.readouterr().err

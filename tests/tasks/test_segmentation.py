@@ -79,7 +79,7 @@ def test_each_image_has_its_own_operation_and_tones_leave_the_mask() -> None:
 
 def test_an_image_and_its_mask_stay_together() -> None:
     """An image whose level is its class, moved by whole pixels or read in the middle of blobs, still is."""
-    policy = Policy(seed=3, without=[name for name, operation in OPERATIONS.items() if not operation.geometric])
+    policy = Policy(seed=3, exclude=[name for name, operation in OPERATIONS.items() if not operation.geometric])
     mask = torch.zeros(200, 32, 32, dtype=torch.uint8)
     mask[:, 8:24, 8:24] = 200
     draw = policy.sample(mask[:, None])
@@ -94,7 +94,7 @@ def test_training_sees_masks_where_their_images_are(scale: float | None) -> None
     """Images whose level is their class still are such, after the middle, crop, flip and policy of an inner step."""
     mask = torch.zeros(60, 30, 30, dtype=torch.uint8)
     mask[:, 6:20, 9:26] = 1
-    policy = Policy(seed=2, without=[name for name, operation in OPERATIONS.items() if not operation.geometric])
+    policy = Policy(seed=2, exclude=[name for name, operation in OPERATIONS.items() if not operation.geometric])
     standard = BaseAugmentation(padding=3, cutout=0, size=24, scale=scale)
     seen: list[Tensor] = []
 
@@ -210,7 +210,7 @@ def test_miou_is_that_of_scikit_learn() -> None:
     assert score.loss == pytest.approx(float(Segmentation(4).losses(outputs, targets).mean()))
 
 
-SETTINGS = ["--task.name=segmentation", "--data.name=shapes", "--data.planted=rotate", "--tensorboard=false"]
+SETTINGS = ["--task.name=segmentation", "--data.name=shapes", "--data.shift=rotate", "--tensorboard=false"]
 
 
 def test_a_run_stops_resumes_and_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

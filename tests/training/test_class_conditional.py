@@ -93,7 +93,7 @@ def test_soft_labels_are_refused() -> None:
 
 
 def by_class(out: Path, **changes: Any) -> TrainConfig:
-    augment = AugmentConfig(condition="class", padding=2, cutout=4)
+    augment = AugmentConfig(conditional_on="class", padding=2, cutout=4)
     return settings(out, augment=augment, **changes)
 
 
@@ -150,7 +150,7 @@ def test_a_file_with_classes_is_a_method_for_the_same_classes(tmp_path: Path) ->
 
 
 def test_the_condition_belongs_to_the_learned_policy() -> None:
-    with pytest.raises(UserError, match=r"--augment.condition belongs to the method madao, got uniform"):
-        AugmentConfig(method="uniform", condition="class")
+    with pytest.raises(UserError, match=r"--augment.conditional_on belongs to the method madao, got uniform"):
+        AugmentConfig(method="uniform", conditional_on="class")
     with pytest.raises(UserError, match=r"--augment.shrinkage must be at least 0, got -1"):
         AugmentConfig(shrinkage=-1)

@@ -23,7 +23,7 @@ from tests.training.test_trainer import assert_resumes, settings, splits
 
 
 def by_image(out: Path, **changes: Any) -> TrainConfig:
-    return settings(out, augment=AugmentConfig(condition="image", padding=2, cutout=4), **changes)
+    return settings(out, augment=AugmentConfig(conditional_on="image", padding=2, cutout=4), **changes)
 
 
 @pytest.mark.parametrize("estimator", [Influence(), Relaxed()])

@@ -55,10 +55,10 @@ def test_a_step_is_sgd_on_what_the_draw_made_of_the_batch() -> None:
 
 def test_the_policy_acts_only_where_asked() -> None:
     (images, labels), *_ = batches("cpu", 1)
-    with_policy, without, none = parts("cpu"), parts("cpu"), parts("cpu", policy=False)
+    with_policy, exclude, none = parts("cpu"), parts("cpu"), parts("cpu", policy=False)
     losses = [
         with_policy(images, labels, True).loss,
-        without(images, labels, False).loss,
+        exclude(images, labels, False).loss,
         none(images, labels, True).loss,
     ]
     assert losses[0] != losses[1] == losses[2]

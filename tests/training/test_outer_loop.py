@@ -37,7 +37,7 @@ def test_the_strength_alone_may_learn(tmp_path: Path) -> None:
 
 def test_a_pulled_policy_stays_near_its_start_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def far(pull: float) -> float:
-        outer = OuterConfig(every=1, warmup=0, batch_size=16, lr=0.2, pull=pull)
+        outer = OuterConfig(every=1, warmup=0, batch_size=16, lr=0.2, init_decay=pull)
         trainer = Trainer(settings(tmp_path / f"run-{pull}", outer=outer), splits())
         trainer.fit()
         assert isinstance(trainer.policy, Policy)
@@ -45,7 +45,7 @@ def test_a_pulled_policy_stays_near_its_start_and_resumes(tmp_path: Path, monkey
 
     near, free = far(2.0), far(0.0)
     assert near < 0.3 < free, (near, free)
-    outer = OuterConfig(every=2, warmup=0, batch_size=16, pull=2.0)
+    outer = OuterConfig(every=2, warmup=0, batch_size=16, init_decay=2.0)
     assert_resumes(monkeypatch, tmp_path, lambda out: settings(out, outer=outer), splits())
 
 

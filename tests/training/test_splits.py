@@ -28,7 +28,7 @@ def written(folder: Path, validation: bool = False) -> Path:
 
 
 def splits(root: Path, images: int | None, seed: int = 0) -> Splits:
-    return load_splits(DataConfig(root=str(root), images=images, validation=0.2, split_seed=seed))
+    return load_splits(DataConfig(root=str(root), max_images=images, val_fraction=0.2, split_seed=seed))
 
 
 def numbers(images: object) -> list[int]:
@@ -90,16 +90,16 @@ def test_what_may_not_be_read_holds_no_photos(tmp_path: Path, monkeypatch: pytes
 
 
 def test_all_may_be_trained_on(tmp_path: Path) -> None:
-    found = load_splits(DataConfig(root=str(written(tmp_path)), validation=0))
+    found = load_splits(DataConfig(root=str(written(tmp_path)), val_fraction=0))
     assert numbers(found.train) == [*range(80)]
     assert found.validation is None
     assert found.validation_indices is None
     assert found.fingerprint()["validation"] == 0
     assert numbers(found.on(torch.device("cpu")).train) == [*range(80)]
-    few = load_splits(DataConfig(root=str(written(tmp_path)), validation=0, images=3))
+    few = load_splits(DataConfig(root=str(written(tmp_path)), val_fraction=0, max_images=3))
     assert len(few.train) == 3  # one of each class, since none is set aside
     with pytest.raises(UserError, match=r"npz comes with validation images, which --data\.validation 0 does not add"):
-        load_splits(DataConfig(root=str(written(tmp_path, validation=True)), validation=0))
+        load_splits(DataConfig(root=str(written(tmp_path, validation=True)), val_fraction=0))
 
 
 def test_the_seed_decides_which(tmp_path: Path) -> None:

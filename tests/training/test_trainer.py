@@ -235,7 +235,7 @@ def test_the_average_is_evaluated_and_saved(tmp_path: Path) -> None:
 
 
 def test_the_best_checkpoint_is_the_one_of_the_lowest_validation_error(tmp_path: Path) -> None:
-    trainer = Trainer(settings(tmp_path / "run", epochs=6, test_with="best"), splits())
+    trainer = Trainer(settings(tmp_path / "run", epochs=6, eval_checkpoint="best"), splits())
     result = trainer.fit()
     rows = trainer.directory.read_metrics()
     errors = [float(row["validation_error"]) for row in rows]

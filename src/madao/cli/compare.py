@@ -110,7 +110,7 @@ def _check(plan: Plan) -> None:
     folder, saved = plan.folder, _saved(plan.folder)
     if TUNED in plan.methods and plan.chosen.search.trials:
         optuna_library()
-    unjudged = {name: config for name, config in plan.methods.items() if not config.data.validation}
+    unjudged = {name: config for name, config in plan.methods.items() if not config.data.val_fraction}
     for name, config in unjudged.items():
         _check_without_validation(name, config, plan.chosen.search.trials)
     if saved is None:
@@ -120,7 +120,7 @@ def _check(plan: Plan) -> None:
         tested = [shared] if load_dataset(shared).test is not None else []  # images may take a while to list
         for name, config in unjudged.items():
             if config.data not in tested and load_dataset(config.data).test is None:
-                raise UserError(f"--data.validation 0 leaves no images to judge {name} by, and there is no test set")
+                raise UserError(f"--data.val_fraction 0 leaves no images to judge {name} by, and there is no test set")
             tested.append(config.data)
         return
     difference = first_difference(to_dict(from_dict(saved["settings"])), _shared(plan.base))
@@ -142,10 +142,10 @@ def _told(key: str, value: Any) -> str:
 
 def _check_without_validation(name: str, config: TrainConfig, trials: int) -> None:
     if config.augment.method == "madao":
-        raise UserError(f"--data.validation 0 leaves no images for {name} to learn from")
+        raise UserError(f"--data.val_fraction 0 leaves no images for {name} to learn from")
     if name == TUNED and trials:
         raise UserError(
-            "RandAugment's magnitude is chosen by validation error, and --data.validation 0 sets no images aside; name "
+            "RandAugment's magnitude is chosen by validation error, and --data.val_fraction 0 sets no images aside; name "
             "one by --augment.magnitude, with --search.trials 0"
         )
 

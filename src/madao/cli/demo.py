@@ -72,12 +72,12 @@ def demo_config(method: str, planted: Planted, seed: int, epochs: int, folder: P
     # Ink on black needs no centring.
     augment = AugmentConfig(
         method="madao" if method in ("class", "image") else method,
-        condition="class" if method == "class" else "image" if method == "image" else "none",
+        conditional_on="class" if method == "class" else "image" if method == "image" else "none",
         crop="none",
         normalise=False,
     )
     return TrainConfig(
-        data=DataConfig(name="digits", planted=planted),
+        data=DataConfig(name="digits", shift=planted),
         augment=augment,
         optimizer=OptimizerConfig(lr=0.1, nesterov=True, weight_decay=5e-4),
         # Few outer steps that look at many images: each step counts the same, however much of it is noise.

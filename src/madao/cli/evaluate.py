@@ -56,7 +56,7 @@ def evaluate(
     config = from_dict(saved)
     if protocol == "linear" and config.task.name != "moco":
         raise UserError(f"--protocol linear measures the features of moco, but {run} learned {config.task.name}")
-    weights = weights or config.test_with
+    weights = weights or config.eval_checkpoint
     data = config.data if root is None else dataclasses.replace(config.data, root=root)
     where = pick_device(device)
     autocast = set_precision(config.precision, where)

@@ -19,7 +19,7 @@ class OuterConfig:
             (none).
         baseline: What influences are compared with: leave-one-out, class-mean, unaugmented (one more pass), or
             same-loss: those of images that are as hard, so that being hard is no merit.
-        mode: The model's mode in the training loss of outer steps: eval, or train (the paper's).
+        model_mode: The model's mode in the training loss of outer steps: eval, or train (the paper's).
         every: Inner steps between two outer steps, s of the paper.
         warmup: Epochs before the first outer step, w of the paper. By default a fifth of all.
         warmup_augment: During warm-up, train with the policy as it starts (policy, the paper's appendix) or without
@@ -41,11 +41,11 @@ class OuterConfig:
         scale: Step of the Neumann series; a mere factor for the others.
         damping: How much the deflated solver leaves of what lies along training gradients, and gauss-newton of what
             lies along large curvature.
-        memory: Training gradients that the deflated solver remembers, each half as large as the model, in checkpoints
+        history: Training gradients that the deflated solver remembers, each half as large as the model, in checkpoints
             too.
         learn: all (which operations, how often and how strongly), selection (which; the rest stays as it starts), or
             strength (how often and how strongly; all are chosen alike).
-        pull: How much the policy is drawn back to where it started, 0.3 say, for the optimizer adam: it then moves as
+        init_decay: How much the policy is drawn back to where it started, 0.3 say, for the optimizer adam: it then moves as
             far as there is evidence and stays varied where there is little. The more, the less it moves; 0 for none.
         sign: descent, or random: a control that goes up or down the gradient by a fair coin, as far as learning would.
         average: Take outer steps at weights averaged from outer step to outer step by this decay, 0.9 say, which see
@@ -59,7 +59,7 @@ class OuterConfig:
     estimator: Literal["influence", "relaxed"] = "influence"
     solver: Literal["deflated", "gauss-newton", "neumann", "identity"] = "deflated"
     baseline: Literal["leave-one-out", "class-mean", "unaugmented", "same-loss"] = "leave-one-out"
-    mode: Literal["eval", "train"] = "eval"
+    model_mode: Literal["eval", "train"] = "eval"
     every: int = 10
     warmup: float | None = None
     warmup_augment: Literal["none", "policy"] = "policy"
@@ -74,25 +74,25 @@ class OuterConfig:
     tolerance: float = 0.01
     scale: float = 0.1
     damping: float = 0.01
-    memory: int = 16
+    history: int = 16
     learn: Literal["all", "selection", "strength"] = "all"
-    pull: float = 0.0
+    init_decay: float = 0.0
     sign: Literal["descent", "random"] = "descent"
     average: float = 0.0
     clip: float | None = None
     microbatch: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("every", "batch_size", "train_batch_size", "microbatch", "memory"):
+        for name in ("every", "batch_size", "train_batch_size", "microbatch", "history"):
             at_least(f"outer.{name}", getattr(self, name), 1)
         for name in ("curvature_batch_size", "pathwise_batch_size"):
             at_least(f"outer.{name}", getattr(self, name), 1)
-        for name in ("warmup", "lr", "steps", "pull"):
+        for name in ("warmup", "lr", "steps", "init_decay"):
             at_least(f"outer.{name}", getattr(self, name), 0)
-        if not self.pull < math.inf:
-            raise UserError(f"--outer.pull must be finite, got {self.pull}")
-        if self.pull and self.optimizer != "adam":
-            raise UserError(f"--outer.pull goes with --outer.optimizer adam, not {self.optimizer}")
+        if not self.init_decay < math.inf:
+            raise UserError(f"--outer.init_decay must be finite, got {self.init_decay}")
+        if self.init_decay and self.optimizer != "adam":
+            raise UserError(f"--outer.init_decay goes with --outer.optimizer adam, not {self.optimizer}")
         if self.solver == "gauss-newton":
             at_least("outer.steps", self.steps, 1)
         fraction("outer.tolerance", self.tolerance)

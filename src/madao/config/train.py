@@ -24,16 +24,16 @@ class DataConfig:
         root: The folder that holds the data set, the .npz file, or shards as in 'train-{000..146}.tar'.
         download: Fetch the data set if it is not there.
         size: Side of what the model sees. By default the data set's own; 224 for files.
-        images: Use at most so many of the training images, of each class its share. By default all.
-        validation: Part of the training images set aside to choose by, where the data set has no such split. 0 to
+        max_images: Use at most so many of the training images, of each class its share. By default all.
+        val_fraction: Part of the training images set aside to choose by, where the data set has no such split. 0 to
             train on all of them, with a policy that is learned already; not where the data set has one.
         split_seed: Which images are used and set aside.
         workers: Processes that decode images. By default one a core, at most four.
         decode: Who decodes images that are read while training: workers, or gpu (JPEG files, by nvJPEG, so that
             workers only read; where it cannot, workers do).
-        memory: Decoded images live on the device if they take at most so many GiB; otherwise workers read them.
+        cache_gib: Decoded images live on the device if they take at most so many GiB; otherwise workers read them.
         on_error: What a corrupt image does: stop, or be counted and skipped.
-        planted: Of digits and shapes: rotate, translate, shear, brightness, invert or none, a shift of validation and
+        shift: Of digits and shapes: rotate, translate, shear, brightness, invert or none, a shift of validation and
             test images. Of digits: rotate-or-brightness, which rotates 0 to 4 and brightens or darkens 5 to 9, and
             by-tone, which rotates light digits and brightens or darkens dark ones.
     """
@@ -42,23 +42,23 @@ class DataConfig:
     root: str | None = None
     download: bool = False
     size: int | None = None
-    images: int | None = None
-    validation: float = 0.1
+    max_images: int | None = None
+    val_fraction: float = 0.1
     split_seed: int = 0
     workers: int | None = None
     decode: Literal["workers", "gpu"] = "workers"
-    memory: float = 8.0
+    cache_gib: float = 8.0
     on_error: Literal["stop", "skip"] = "stop"
-    planted: Planted = "none"
+    shift: Planted = "none"
 
     def __post_init__(self) -> None:
         if self.name is not None and self.name not in DATASETS:
             raise UserError(f"unknown data set {nearest(self.name, DATASETS)}")
         at_least("data.size", self.size, 1)
-        at_least("data.images", self.images, 1)
+        at_least("data.max_images", self.max_images, 1)
         at_least("data.workers", self.workers, 0)
-        at_least("data.memory", self.memory, 0)
-        fraction("data.validation", self.validation)
+        at_least("data.cache_gib", self.cache_gib, 0)
+        fraction("data.val_fraction", self.val_fraction)
 
     @property
     def processes(self) -> int:
@@ -77,7 +77,7 @@ class TaskConfig:
         queue: Keys that moco compares with.
         momentum: How much of its weights the key encoder keeps at a step.
         temperature: Of the contrastive loss. By default that of the version.
-        splits: Parts of moco's batch that have a BatchNorm of their own, as if each were on a device of its own.
+        bn_splits: Parts of moco's batch that have a BatchNorm of their own, as if each were on a device of its own.
         neighbours: Training images that vote in the k-nearest-neighbour check; fewer where classes have fewer.
     """
 
@@ -87,11 +87,11 @@ class TaskConfig:
     queue: int = 65_536
     momentum: float = 0.999
     temperature: float | None = None
-    splits: int = 1
+    bn_splits: int = 1
     neighbours: int = 200
 
     def __post_init__(self) -> None:
-        for name, least in (("dimensions", 2), ("queue", 1), ("splits", 1), ("neighbours", 1)):
+        for name, least in (("dimensions", 2), ("queue", 1), ("bn_splits", 1), ("neighbours", 1)):
             at_least(f"task.{name}", getattr(self, name), least)
         if not 0 <= self.momentum <= 1:
             raise UserError(f"--task.momentum must lie between 0 and 1, got {self.momentum}")
@@ -127,12 +127,12 @@ class AugmentConfig:
         stages: Operations in a row, of madao, uniform and randaugment.
         magnitude: Of randaugment, in [0, 1].
         limits: The strongest value of some operations in real units, for madao and uniform: {Rotate: 10}.
-        without: Operations to leave out, for madao and uniform.
-        condition: What the policy of madao depends on: none; class, a policy for each class with a part they share;
+        exclude: Operations to leave out, for madao and uniform.
+        conditional_on: What the policy of madao depends on: none; class, a policy for each class with a part they share;
             or image, a policy for each image by what it shows.
-        variation: How much weaker than its magnitude an operation of madao and uniform may be drawn: 0 for always as
+        magnitude_jitter: How much weaker than its magnitude an operation of madao and uniform may be drawn: 0 for always as
             strong (the paper's), 1 for anything up to it.
-        start: Magnitude that operations of madao begin with and those of uniform have, between 0 and 1. By default the
+        init_magnitude: Magnitude that operations of madao begin with and those of uniform have, between 0 and 1. By default the
             paper's, 0.62; 0.1 for a gentle start.
         shrinkage: How strongly the policy of each class or image is held to what they share; 0 for not at all.
         crop: Standard crop: pad (shifted by up to `padding` pixels), resized (a random part, scaled), none.
@@ -147,10 +147,10 @@ class AugmentConfig:
     stages: int = 2
     magnitude: float = 0.3
     limits: dict[str, float] = dataclasses.field(default_factory=dict)
-    without: list[str] = dataclasses.field(default_factory=list)
-    condition: Literal["none", "class", "image"] = "none"
-    variation: float = 0.0
-    start: float | None = None
+    exclude: list[str] = dataclasses.field(default_factory=list)
+    conditional_on: Literal["none", "class", "image"] = "none"
+    magnitude_jitter: float = 0.0
+    init_magnitude: float | None = None
     shrinkage: float = 0.1
     crop: Literal["pad", "resized", "none"] = "pad"
     padding: int = 4
@@ -162,15 +162,15 @@ class AugmentConfig:
     def __post_init__(self) -> None:
         at_least("augment.stages", self.stages, 1)
         at_least("augment.shrinkage", self.shrinkage, 0)
-        if self.condition != "none" and self.method != "madao":
-            raise UserError(f"--augment.condition belongs to the method madao, got {self.method}")
+        if self.conditional_on != "none" and self.method != "madao":
+            raise UserError(f"--augment.conditional_on belongs to the method madao, got {self.method}")
         at_least("augment.padding", self.padding, 0)
         at_least("augment.cutout", self.cutout, 0)
-        for name in ("magnitude", "variation"):
+        for name in ("magnitude", "magnitude_jitter"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"--augment.{name} must lie in [0, 1], got {getattr(self, name)}")
-        if self.start is not None and not 0 < self.start < 1:
-            raise UserError(f"--augment.start must lie between 0 and 1, got {self.start}")
+        if self.init_magnitude is not None and not 0 < self.init_magnitude < 1:
+            raise UserError(f"--augment.init_magnitude must lie between 0 and 1, got {self.init_magnitude}")
         if not 0 < self.scale <= 1:
             raise UserError(f"--augment.scale must be above 0 and at most 1, got {self.scale}")
 
@@ -255,7 +255,7 @@ class TrainConfig:
         accumulate: Parts in which a batch passes through the model, to save memory.
         precision: 32, tf32, bf16, or auto: bf16 on a GPU that has it, 32 elsewhere.
         ema: Decay of an average of the weights that is evaluated in their place; 0 for none.
-        test_with: Weights the test set sees: those of the last epoch, or the best on validation images.
+        eval_checkpoint: Weights the test set sees: those of the last epoch, or the best on validation images.
         evaluate_every: Epochs between two evaluations on validation images.
         checkpoint_every: Epochs between two checkpoints, for epochs shorter than the writing. What is best on
             validation images so far has one in any case: resumed before it, a run may have another best.
@@ -282,7 +282,7 @@ class TrainConfig:
     accumulate: int = 1
     precision: Literal["auto", "32", "tf32", "bf16"] = "auto"
     ema: float = 0.0
-    test_with: Literal["last", "best"] = "last"
+    eval_checkpoint: Literal["last", "best"] = "last"
     evaluate_every: int = 1
     checkpoint_every: int = 1
     checkpoint_minutes: float = 10.0

@@ -23,7 +23,7 @@ def digits(source: DatasetRequest) -> Dataset:
     from sklearn.datasets import load_digits
 
     if source.planted not in PLANTED:
-        raise DataError(f"--data.planted must be one of {', '.join(PLANTED)}, got {source.planted!r}")
+        raise DataError(f"--data.shift must be one of {', '.join(PLANTED)}, got {source.planted!r}")
     bundled = load_digits()
     labels = torch.from_numpy(bundled.target).to(torch.int64)
     values = torch.from_numpy(bundled.images)[:, None].to(torch.float32) / 16

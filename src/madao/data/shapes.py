@@ -21,7 +21,7 @@ def shapes(source: DatasetRequest) -> Dataset:
     them, and leaves the training images as they are, so that the operation which a policy should find is known.
     """
     if source.planted not in SHIFTS:
-        raise DataError(f"--data.planted must be one of {', '.join(SHIFTS)}, got {source.planted!r}")
+        raise DataError(f"--data.shift must be one of {', '.join(SHIFTS)}, got {source.planted!r}")
     generator = torch.Generator().manual_seed(0)
 
     def drawn(count: int, shift: str, seed: int) -> InMemoryImages:

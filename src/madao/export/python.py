@@ -110,12 +110,12 @@ def source(spec: PolicySpec, module: str = "policy_python") -> str:
     levels = torch.tensor(spec.fill, dtype=torch.float32).mul(255).to(torch.uint8).reshape(-1).tolist()
     tuples = f"({', '.join(map(str, levels))}{',' if len(levels) == 1 else ''})"
     words = _BY_CLASS if spec.classes else _FOR_ALL if spec.network is None else _BY_IMAGE
-    words = words | (_VARIED if spec.variation else _ALIKE)
+    words = words | (_VARIED if spec.magnitude_jitter else _ALIKE)
     head = _HEAD.format(module=module, imports=_imports(text), fill=tuples, label=words["{label}"])
     trailing = "," if len(moving) == 1 else ""
     law = _tables(spec) if spec.network is None else _looking_tables(spec, spec.network)
-    variation = f"VARIATION = {spec.variation!r}  # how much weaker than in its row a strength may be\n"
-    tables = f"{law}{variation if spec.variation else ''}MOVING = ({', '.join(moving)}{trailing})\n"
+    magnitude_jitter = f"VARIATION = {spec.magnitude_jitter!r}  # how much weaker than in its row a strength may be\n"
+    tables = f"{law}{magnitude_jitter if spec.magnitude_jitter else ''}MOVING = ({', '.join(moving)}{trailing})\n"
     transform = _CLASS
     for place, word in words.items():
         transform = transform.replace(place, word)

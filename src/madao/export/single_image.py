@@ -118,7 +118,7 @@ class ImageAugmenter:
     @property
     def uniforms(self) -> int:
         """How many random numbers one image takes."""
-        return (4 if self.spec.variation else 3) * len(self.spec.stages)
+        return (4 if self.spec.magnitude_jitter else 3) * len(self.spec.stages)
 
     def steps(self, uniforms: Sequence[float], label: int | None = None, image: Tensor | None = None) -> Steps:
         """A draw for one image from numbers that are uniform in [0, 1): three a stage, four where magnitudes vary.
@@ -138,7 +138,7 @@ class ImageAugmenter:
             first, second, third, *fourth = uniforms[each * stage : each * (stage + 1)]
             operation = bisect_right(cumulative, first)
             applied = second < application[stage][operation]
-            weaker = 1 - self.spec.variation * fourth[0] if fourth else 1.0
+            weaker = 1 - self.spec.magnitude_jitter * fourth[0] if fourth else 1.0
             sign = 1.0 if third < 0.5 else -1.0
             found.append(Step(operation, applied, weaker * magnitude[stage][operation], sign))
         return tuple(found)

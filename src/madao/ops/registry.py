@@ -215,24 +215,24 @@ def find(name: str) -> Operation:
 def choose(
     operations: Iterable[str | Operation] = PAPER,
     limits: Mapping[str, float] | None = None,
-    without: Iterable[str] = (),
+    exclude: Iterable[str] = (),
 ) -> tuple[Operation, ...]:
     """The operations to draw from, by name or as they are, some limited, some left out.
 
     Args:
         operations: Names or operations.
         limits: The strongest value in real units, by name: `{"Rotate": 10}`.
-        without: Names to leave out.
+        exclude: Names to leave out.
     """
-    for what, names in (("operations", operations), ("without", without)):
+    for what, names in (("operations", operations), ("exclude", exclude)):
         if isinstance(names, str):
             raise TypeError(f"{what} must be a list of names, got the one string {names!r}")
     chosen = {op.name: op for op in (find(item) if isinstance(item, str) else item for item in operations)}
-    for what, chosen_names in (("limit", limits or {}), ("leave out", without)):
+    for what, chosen_names in (("limit", limits or {}), ("leave out", exclude)):
         for name in chosen_names:
             if name not in chosen:
                 raise ValueError(f"cannot {what} {nearest(name, chosen)}")
-    left_out = set(without)
+    left_out = set(exclude)
     kept = tuple(
         op.limited(limits[name]) if limits and name in limits else op
         for name, op in chosen.items()

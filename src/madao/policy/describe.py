@@ -19,11 +19,11 @@ _RARE = 0.25
 """How rarely an operation is applied once drawn for a sentence to say so."""
 
 
-def strength(operation: Operation, value: float | None, variation: float = 0.0) -> str:
+def strength(operation: Operation, value: float | None, magnitude_jitter: float = 0.0) -> str:
     """A parameter in real units, on the positive side where signed: "±21°", "factor 1 ± 0.62", "up to 6 bits"."""
     if operation.range is None or value is None:
         return "–"
-    return _strongest(operation, value) if not variation else f"up to {_strongest(operation, value)}"
+    return _strongest(operation, value) if not magnitude_jitter else f"up to {_strongest(operation, value)}"
 
 
 def _strongest(operation: Operation, value: float) -> str:
@@ -89,7 +89,7 @@ def sentence(spec: "PolicySpec") -> str:
         shares.append(share)
         # Of several stages, the strength an image is likeliest to meet.
         likeliest = max(entries, key=lambda entry: entry.selection)
-        strengths.append(strength(operation, likeliest.magnitude, spec.variation))
+        strengths.append(strength(operation, likeliest.magnitude, spec.magnitude_jitter))
         applied.append(likeliest.application)
     order = sorted(range(count), key=lambda index: -shares[index])
 

@@ -14,7 +14,7 @@ from madao.policy import sampling
 from madao.policy.base import AugmentationPolicy
 from madao.policy.draw import Draw
 from madao.policy.policy_tables import PolicyTables
-from madao.policy.spec import PolicySpec, check_variation, rounded_stages
+from madao.policy.spec import PolicySpec, check_magnitude_jitter, rounded_stages
 
 START_LOGIT = 0.5
 """Where probability and magnitude logits start: sigmoid(0.5) = 0.62."""
@@ -38,12 +38,12 @@ class Policy(AugmentationPolicy):
         stages: How many operations in a row, K.
         operations: Which operations to choose from, by name or as `madao.ops.Operation`.
         limits: The strongest value of some operations in real units: `{"Rotate": 10}` for at most 10 degrees.
-        without: Names of operations to leave out: `["Invert"]`.
+        exclude: Names of operations to leave out: `["Invert"]`.
         fill: The colour geometric operations leave outside the image, in [0, 1].
         temperature: τ of the relaxed selection.
         application_temperature: Temperature of the relaxed Bernoulli.
-        variation: v in [0, 1]: 0 for the paper's policy, 1 for any magnitude up to μ.
-        start: μ of every operation before it learns, between 0 and 1. By default the paper's, sigmoid(0.5) = 0.62.
+        magnitude_jitter: v in [0, 1]: 0 for the paper's policy, 1 for any magnitude up to μ.
+        init_magnitude: μ of every operation before it learns, between 0 and 1. By default the paper's, sigmoid(0.5) = 0.62.
         seed: Where the policy's own random numbers start.
     """
 
@@ -52,15 +52,15 @@ class Policy(AugmentationPolicy):
         stages: int = 2,
         operations: Iterable[str | Operation] = PAPER,
         limits: Mapping[str, float] | None = None,
-        without: Iterable[str] = (),
+        exclude: Iterable[str] = (),
         fill: Fill = 0.0,
         temperature: float = 0.05,
         application_temperature: float = 0.1,
-        variation: float = 0.0,
-        start: float | None = None,
+        magnitude_jitter: float = 0.0,
+        init_magnitude: float | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(choose(operations, limits, without), stages, fill, seed)
+        super().__init__(choose(operations, limits, exclude), stages, fill, seed)
         for name, value in (
             ("temperature", temperature),
             ("application_temperature", application_temperature),
@@ -69,16 +69,16 @@ class Policy(AugmentationPolicy):
                 raise ValueError(f"{name} must be above 0, got {value!r}")
         self.temperature = temperature
         self.application_temperature = application_temperature
-        self.variation = check_variation(variation)
-        if start is not None and not 0 < start < 1:
+        self.magnitude_jitter = check_magnitude_jitter(magnitude_jitter)
+        if init_magnitude is not None and not 0 < init_magnitude < 1:
             raise ValueError(
-                f"start must lie between 0 and 1, from neither of which a magnitude can learn, got {start!r}"
+                f"start must lie between 0 and 1, from neither of which a magnitude can learn, got {init_magnitude!r}"
             )
         count = len(self.operations)
         with_magnitude = [i for i, operation in enumerate(self.operations) if operation.has_magnitude]
         self.selection_logits = nn.Parameter(torch.zeros(stages, count))
         self.application_logits = nn.Parameter(torch.full((stages, count), START_LOGIT))
-        strength = START_LOGIT if start is None else math.log(start / (1 - start))
+        strength = START_LOGIT if init_magnitude is None else math.log(init_magnitude / (1 - init_magnitude))
         self.magnitude_logits = nn.Parameter(torch.full((stages, len(with_magnitude)), strength))
         self.register_buffer("_with_magnitude", torch.tensor(with_magnitude, dtype=torch.int64), persistent=False)
 
@@ -131,7 +131,9 @@ class Policy(AugmentationPolicy):
             return Draw(
                 choice=choice,
                 applied=sampling.bernoulli(gate, switch),
-                magnitude=sampling.varied(law.chosen(law.magnitude, choice).to(dtype), self.variation, generator),
+                magnitude=sampling.varied(
+                    law.chosen(law.magnitude, choice).to(dtype), self.magnitude_jitter, generator
+                ),
                 sign=sign,
                 weight=sampling.relaxed_weight(logits, noise, choice, self.temperature) if relaxed else None,
                 gate=sampling.relaxed_gate(gate, switch, self.application_temperature) if relaxed else None,
@@ -169,7 +171,9 @@ class Policy(AugmentationPolicy):
     def spec(self) -> PolicySpec:
         """The policy as it is now, as plain numbers in real units, for files and people."""
         stages = rounded_stages(self.operations, self.selection, self.application, self.magnitude)
-        return PolicySpec(operations=self.operations, stages=stages, fill=self.fill, variation=self.variation)
+        return PolicySpec(
+            operations=self.operations, stages=stages, fill=self.fill, magnitude_jitter=self.magnitude_jitter
+        )
 
     @classmethod
     def from_spec(cls, spec: PolicySpec, **settings: Any) -> "Policy":
@@ -238,4 +242,4 @@ class Policy(AugmentationPolicy):
 
 def settings_of(spec: PolicySpec) -> dict[str, Any]:
     """What a spec says of the policy it is of, beside its stages and their numbers."""
-    return {"operations": spec.operations, "fill": spec.fill, "variation": spec.variation}
+    return {"operations": spec.operations, "fill": spec.fill, "variation": spec.magnitude_jitter}

@@ -26,15 +26,15 @@ def fair_signs(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.
     return coins.to(dtype).mul_(2).sub_(1)
 
 
-def varied(magnitude: Tensor, variation: float, generator: torch.Generator) -> Tensor:
+def varied(magnitude: Tensor, magnitude_jitter: float, generator: torch.Generator) -> Tensor:
     """μ (1 − v U), U uniform: every strength from (1 − v) μ to μ is equally likely, and carries μ's derivative.
 
     Without variation nothing is drawn.
     """
-    if not variation:
+    if not magnitude_jitter:
         return magnitude
     uniform = torch.rand(magnitude.shape, generator=generator, dtype=magnitude.dtype, device=magnitude.device)
-    return magnitude * (1 - variation * uniform)
+    return magnitude * (1 - magnitude_jitter * uniform)
 
 
 def categorical(logits: Tensor, noise: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ class PolicySpec:
         classes: Names of the classes, in the order of labels; none where labels make no difference.
         class_stages: For each class its own stages, which images of it are drawn for by.
         network: Of a policy that looks at images, how each one's logits depart from those of `stages`.
-        variation: v in [0, 1]: a drawn magnitude lies anywhere from (1 − v) μ to μ.
+        magnitude_jitter: v in [0, 1]: a drawn magnitude lies anywhere from (1 − v) μ to μ.
     """
 
     operations: tuple[Operation, ...]
@@ -73,11 +73,11 @@ class PolicySpec:
     classes: tuple[str, ...] = ()
     class_stages: tuple[Stages, ...] = ()
     network: Network | None = None
-    variation: float = 0.0
+    magnitude_jitter: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fill", check_fill(self.fill))
-        check_variation(self.variation)
+        check_magnitude_jitter(self.magnitude_jitter)
         if not self.operations:
             raise ValueError("operations: there is none; a policy needs at least one")
         names = [operation.name for operation in self.operations]
@@ -160,7 +160,9 @@ class PolicySpec:
     def dumps(self) -> str:
         """The JSON text, one operation a line."""
         classes = {name: _rows(stages) for name, stages in zip(self.classes, self.class_stages, strict=True)}
-        return spec_json.write(self.operations, _rows(self.stages), self.fill, classes, self.network, self.variation)
+        return spec_json.write(
+            self.operations, _rows(self.stages), self.fill, classes, self.network, self.magnitude_jitter
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the JSON file; a crash leaves the old file or the new one, never half of one."""
@@ -175,10 +177,10 @@ class PolicySpec:
     @classmethod
     def loads(cls, text: str) -> "PolicySpec":
         """Read JSON text. Raises `PolicyFileError`."""
-        operations, stages, fill, classes, network, variation = spec_json.read(text)
+        operations, stages, fill, classes, network, magnitude_jitter = spec_json.read(text)
         try:
             each = tuple(_stages(part) for part in classes.values())
-            return cls(operations, _stages(stages), fill, tuple(classes), each, network, variation)
+            return cls(operations, _stages(stages), fill, tuple(classes), each, network, magnitude_jitter)
         except ValueError as error:
             raise PolicyFileError(f"{error}; correct the file or write it again from the policy") from None
 
@@ -199,7 +201,7 @@ class PolicySpec:
             lines.append(f"stage {number + 1}      selected  applied  strength")
             rows = sorted(zip(self.operations, stage, strict=True), key=lambda row: -row[1].selection)
             for operation, entry in rows:
-                how = strength(operation, entry.magnitude, self.variation)
+                how = strength(operation, entry.magnitude, self.magnitude_jitter)
                 lines.append(f"  {operation.name:<12}{entry.selection:8.1%}{entry.application:9.1%}  {how}")
         return "\n".join(lines)
 
@@ -233,10 +235,10 @@ def _relative(operation: Operation, entry: OperationParams) -> float:
     return (entry.magnitude - neutral) / (strongest - neutral)
 
 
-def check_variation(variation: float) -> float:
+def check_magnitude_jitter(magnitude_jitter: float) -> float:
     """Raise unless it lies in [0, 1]."""
-    _check_within("variation", variation, 0, 1)
-    return variation
+    _check_within("variation", magnitude_jitter, 0, 1)
+    return magnitude_jitter
 
 
 def _check_within(where: str, value: Any, low: float, high: float) -> None:

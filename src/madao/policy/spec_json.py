@@ -32,11 +32,11 @@ def write(
     fill: Fill,
     classes: Mapping[str, Sequence[Sequence[Row]]],
     network: Network | None,
-    variation: float = 0.0,
+    magnitude_jitter: float = 0.0,
 ) -> str:
     """The JSON text, one operation a line."""
-    version = 4 if variation else 3 if network is not None else 2 if classes else 1
-    more = {"variation": variation} if variation else {}
+    version = 4 if magnitude_jitter else 3 if network is not None else 2 if classes else 1
+    more = {"variation": magnitude_jitter} if magnitude_jitter else {}
     head = json.dumps({"format": FORMAT, "version": version, "fill": fill, **more}, indent=2)[:-2]
     declared = _lines({operation.name: _describe(operation) for operation in operations}, 2)
     text = f'{head},\n  "operations": {declared},\n  "stages": {_stages(operations, stages, 2)}'

@@ -28,7 +28,7 @@ _FREE = {
     "data.root",
     "data.workers",
     "data.decode",
-    "data.memory",
+    "data.cache_gib",
     "speed.kernels",
     "speed.graph",
     "speed.benchmark",
@@ -253,7 +253,7 @@ def _last_common_evaluation(runs: Sequence[Run]) -> float:
 
 
 def _data(run: Run) -> str:
-    planted = run.setting("data.planted", "none")
+    planted = run.setting("data.shift", "none")
     root = run.setting("data.root")
     name = str(run.setting("data.name") or ("digits" if root is None else Path(str(root)).name or root))
     return name if planted == "none" else f"{name} ({planted} planted)"
@@ -278,7 +278,7 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 def _differences(settings: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """For each of several settings, those that are not the same in all and are not told anyway."""
     keys = list(dict.fromkeys(itertools.chain(*settings)))
-    told = (*_FREE, "epochs", "data.name", "data.planted", "model.name", "images")
+    told = (*_FREE, "epochs", "data.name", "data.shift", "model.name", "images")
     differing = [key for key in keys if key not in told and len({json.dumps(each.get(key)) for each in settings}) > 1]
     return [[f"{key} {each.get(key)}" for key in differing] for each in settings]
 

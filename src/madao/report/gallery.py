@@ -92,7 +92,7 @@ def _operations(policy: PolicySpec, stage: int, batch: Tensor) -> list[Row]:
             captions = [f"{operation.name} {amount(operation, value)}" for value in values]
         tiles = [Tile(address(image), caption) for image, caption in zip(results, captions, strict=True)]
         note = f"drawn {100 * entry.selection:.1f} %, then applied {100 * entry.application:.0f} %"
-        shown = strength(operation, entry.magnitude, policy.variation)
+        shown = strength(operation, entry.magnitude, policy.magnitude_jitter)
         rows.append(Row(operation.name, note if shown == "–" else f"{shown}; {note}", tiles))
     return rows
 

@@ -152,7 +152,7 @@ def _policy_table(policy: PolicySpec) -> str:
             cells.append(
                 f'<td class="share" style="--part: {part:.1f}%">{100 * entry.selection:.1f} %</td>'
                 f"<td>{100 * entry.application:.0f} %</td>"
-                f"<td>{escaped(strength(operation, entry.magnitude, policy.variation))}</td>"
+                f"<td>{escaped(strength(operation, entry.magnitude, policy.magnitude_jitter))}</td>"
             )
         rows.append(f"<tr><td>{escaped(operation.name)}</td>{''.join(cells)}</tr>")
     return (
@@ -242,7 +242,7 @@ def _waiting(run: Run, seconds: float) -> str:
         return ""
     text = (
         f"The model waited for its images {100 * share:.0f} % of the time: in the last epoch {rate:,.0f} images/s of "
-        f"{own:,.0f} it could have taken. More --data.workers, a smaller --data.size, or --data.memory would help."
+        f"{own:,.0f} it could have taken. More --data.workers, a smaller --data.size, or --data.cache_gib would help."
     )
     return warnings([text])
 

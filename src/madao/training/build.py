@@ -45,7 +45,7 @@ def build_model(config: ModelConfig, splits: Splits, task: TaskConfig | None = N
         if task.name == "moco":
             hidden = task.version == "v2"
             return build_encoder(
-                name, task.dimensions, channels, size, config.pretrained, config.stem, hidden, task.splits
+                name, task.dimensions, channels, size, config.pretrained, config.stem, hidden, task.bn_splits
             )
         return build(name, len(splits.classes), channels, size, config.pretrained, config.stem)
     except UnknownModelError:
@@ -100,14 +100,16 @@ def _moco(
         raise UserError(f"--task.queue must hold two batches of {config.batch_size}, got {task.queue}")
     outer, batch = config.outer, min(config.batch_size, len(splits.train)) / ranks.world
     passes = {"--batch_size": batch / config.accumulate}
-    if outer.mode == "train":
+    if outer.model_mode == "train":
         of_steps = {"train_batch_size": (outer.train_batch_size or 0) / ranks.world}
         for name in ("curvature_batch_size", "pathwise_batch_size"):
             of_steps[name] = max((getattr(outer, name) or 0) // ranks.world, 0)
         passes |= {f"--outer.{name}": size for name, size in {**of_steps, "microbatch": outer.microbatch or 0}.items()}
     for name, size in passes.items():
-        if size % task.splits:
-            raise UserError(f"--task.splits must divide the images of one pass, {size:g} by {name}, got {task.splits}")
+        if size % task.bn_splits:
+            raise UserError(
+                f"--task.bn_splits must divide the images of one pass, {size:g} by {name}, got {task.bn_splits}"
+            )
     temperature = {"v1": 0.07, "v2": 0.2}[task.version] if task.temperature is None else task.temperature
     return MoCo(
         network,
@@ -118,8 +120,8 @@ def _moco(
         task.momentum,
         temperature,
         task.neighbours,
-        task.splits,
-        config.outer.mode == "train",
+        task.bn_splits,
+        config.outer.model_mode == "train",
         autocast,
         ranks,
         config.seed,
@@ -143,20 +145,28 @@ def build_policy(config: AugmentConfig, classes: tuple[str, ...] | None, seed: i
 
     Where classes are not known yet (None) it is good for finding mistakes in the configuration.
     """
-    chosen: dict[str, Any] = {"limits": config.limits, "without": config.without, "variation": config.variation}
-    chosen["seed"], start = seed, config.start
+    chosen: dict[str, Any] = {
+        "limits": config.limits,
+        "exclude": config.exclude,
+        "magnitude_jitter": config.magnitude_jitter,
+    }
+    chosen["seed"], start = seed, config.init_magnitude
     try:
         match config.method:
             case "standard":
                 return None
-            case "madao" if config.condition == "class":
+            case "madao" if config.conditional_on == "class":
                 return ClassPolicy(
-                    ("0", "1") if classes is None else classes, config.stages, config.shrinkage, start=start, **chosen
+                    ("0", "1") if classes is None else classes,
+                    config.stages,
+                    config.shrinkage,
+                    init_magnitude=start,
+                    **chosen,
                 )
-            case "madao" if config.condition == "image":
-                return ImagePolicy(config.stages, shrinkage=config.shrinkage, start=start, **chosen)
+            case "madao" if config.conditional_on == "image":
+                return ImagePolicy(config.stages, shrinkage=config.shrinkage, init_magnitude=start, **chosen)
             case "madao":
-                return Policy(config.stages, start=start, **chosen)
+                return Policy(config.stages, init_magnitude=start, **chosen)
             case "uniform":
                 return Uniform(config.stages, magnitude=START if start is None else start, **chosen)
             case "randaugment":

@@ -84,7 +84,7 @@ class OuterLoop:
         self.network = network
         self.average = WeightAverage(network, settings.average, ramp=False) if settings.average else None
         self.optimizer: torch.optim.Optimizer = (
-            PolicyAdam(policy.parameters(), settings.lr, settings.pull)
+            PolicyAdam(policy.parameters(), settings.lr, settings.init_decay)
             if settings.optimizer == "adam"
             else torch.optim.RMSprop(policy.parameters(), lr=settings.lr)
         )
@@ -101,7 +101,7 @@ class OuterLoop:
             solver=_solver(settings),
             estimator=Relaxed() if settings.estimator == "relaxed" else Influence(_BASELINES[settings.baseline]),
             transform=standard.normalise,
-            inner_mode=settings.mode,
+            inner_mode=settings.model_mode,
             weight_decay=config.optimizer.weight_decay,
             clip=settings.clip,
             microbatch=self.microbatch,
@@ -118,7 +118,7 @@ class OuterLoop:
         device, workers = train_batches.device, config.data.processes
         if splits.validation is None:
             raise SharedError(
-                "--data.validation 0 leaves no images to learn a policy from; name one that is learned already, by "
+                "--data.val_fraction 0 leaves no images to learn a policy from; name one that is learned already, by "
                 "--augment.method RUN/policy.json, or set some images aside"
             )
         self.ranks = self.outer.ranks
@@ -232,14 +232,18 @@ def _coin(seed: int, update: int) -> float:
 
 def _pathwise(settings: OuterConfig, batch_size: int) -> int | None:
     # Of all that is learned magnitudes have by far the clearest signal: of them a part of the images says enough.
-    if settings.pathwise_batch_size is not None or settings.mode == "train":
+    if settings.pathwise_batch_size is not None or settings.model_mode == "train":
         return settings.pathwise_batch_size
     return max((settings.train_batch_size or batch_size) // 4, 32)
 
 
 def _microbatch(config: TrainConfig, world: int) -> int | None:
     settings, own = config.outer, -(-config.batch_size // (config.accumulate * world))
-    if settings.microbatch is not None or settings.mode == "train" or settings.solver in ("neumann", "gauss-newton"):
+    if (
+        settings.microbatch is not None
+        or settings.model_mode == "train"
+        or settings.solver in ("neumann", "gauss-newton")
+    ):
         return settings.microbatch  # what products keep of all parts they keep of all images
     # What trains fits. Of very many parts a graph would be long, and passes of very few images slow.
     most = max(settings.batch_size or 0, settings.train_batch_size or 0, config.batch_size)
@@ -249,7 +253,7 @@ def _microbatch(config: TrainConfig, world: int) -> int | None:
 def _solver(settings: OuterConfig) -> Deflated | GaussNewton | Neumann | Identity:
     match settings.solver:
         case "deflated":
-            return Deflated(settings.memory, settings.scale, settings.damping)
+            return Deflated(settings.history, settings.scale, settings.damping)
         case "gauss-newton":
             return GaussNewton(settings.steps, settings.damping, settings.scale)
         case "neumann":

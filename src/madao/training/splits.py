@@ -104,14 +104,14 @@ class Splits:
 def load_dataset(config: DataConfig) -> Dataset:
     """The data set a configuration names."""
     name = config.name or _default_data(config.root)
-    if config.planted != "none" and name not in ("digits", "shapes"):
-        raise UserError(f"--data.planted belongs to the data sets digits and shapes, got {name}")
+    if config.shift != "none" and name not in ("digits", "shapes"):
+        raise UserError(f"--data.shift belongs to the data sets digits and shapes, got {name}")
     if config.root is None and name in ("folder", "masks", "npz", "webdataset"):
         raise UserError(f"the data set {name} needs --data.root")
     side = None if config.size is None else config.size if name in _OWN_SIZE else round(config.size * _CANVAS)
     try:
         return DATASETS[name](
-            DatasetRequest(Path(config.root or "data"), config.download, side, config.on_error, config.planted)
+            DatasetRequest(Path(config.root or "data"), config.download, side, config.on_error, config.shift)
         )
     except DatasetNotFoundError as error:
         photos = config.root is not None and holds_classes(Path(config.root))
@@ -166,34 +166,34 @@ def _set_aside(dataset: Dataset, config: DataConfig) -> tuple[Images, Images | N
     """What is trained on, what the policy learns from if any, and which of the training images the latter are."""
     used = _used(dataset, config)
     if dataset.validation is not None:
-        if not config.validation:
+        if not config.val_fraction:
             raise UserError(
-                f"the data set {dataset.name} comes with validation images, which --data.validation 0 does not add to "
+                f"the data set {dataset.name} comes with validation images, which --data.val_fraction 0 does not add to "
                 "those that are trained on; move them there, or leave it out"
             )
-        return dataset.train if config.images is None else dataset.train.subset(used), dataset.validation, None
-    if not config.validation:
+        return dataset.train if config.max_images is None else dataset.train.subset(used), dataset.validation, None
+    if not config.val_fraction:
         return dataset.train.subset(used), None, None
-    kept, aside = stratified(dataset.train.labels[used], config.validation, config.split_seed, dataset.classes)
+    kept, aside = stratified(dataset.train.labels[used], config.val_fraction, config.split_seed, dataset.classes)
     return dataset.train.subset(used[kept]), dataset.train.subset(used[aside]), used[aside]
 
 
 def _used(dataset: Dataset, config: DataConfig) -> Tensor:
     """Which of the training images are used at all."""
     count = len(dataset.train)
-    if config.images is None or config.images >= count:
+    if config.max_images is None or config.max_images >= count:
         return torch.arange(count)
-    least = 2 if dataset.validation is None and config.validation else 1  # of which one is set aside
+    least = 2 if dataset.validation is None and config.val_fraction else 1  # of which one is set aside
     enough = int(dataset.train.labels.bincount().clamp(max=least).sum())
-    if config.images < enough:
-        raise UserError(f"--data.images must be at least {enough}, {least} of each class, got {config.images}")
-    return stratified_subset(dataset.train.labels, config.images, config.split_seed, least)
+    if config.max_images < enough:
+        raise UserError(f"--data.max_images must be at least {enough}, {least} of each class, got {config.max_images}")
+    return stratified_subset(dataset.train.labels, config.max_images, config.split_seed, least)
 
 
 def _in_memory(images: Images, config: DataConfig) -> tuple[Images, int]:
     """The images decoded, if they fit; and how many could not be."""
     channels, height, width = images.shape
-    if not isinstance(images, LazyImages) or len(images) * channels * height * width > config.memory * 2**30:
+    if not isinstance(images, LazyImages) or len(images) * channels * height * width > config.cache_gib * 2**30:
         return images, 0
     decoded, lost = images.decode_all(config.processes)
     return decoded, len(lost)

@@ -78,8 +78,10 @@ class Trainer:
         if splits is None:
             splits = rank_zero_first(self.ranks, lambda: load_splits(config.data), again=True)
         self.splits, self._notes = on_device(splits, config.data, self.device)
-        if self.splits.validation is None and config.test_with == "best":
-            raise SharedError("--test_with best chooses by validation images, and --data.validation 0 sets none aside")
+        if self.splits.validation is None and config.eval_checkpoint == "best":
+            raise SharedError(
+                "--eval_checkpoint best chooses by validation images, and --data.val_fraction 0 sets none aside"
+            )
         self.directory = RunDirectory(run_directory(config, self.splits), self.ranks.first)
         torch.manual_seed(config.seed)
         self.network = build_model(config.model, self.splits, config.task)
@@ -363,7 +365,7 @@ class Trainer:
     def _finish(self) -> Result:
         """Look at the test set, once, and write down how it ended."""
         epoch, error = self.epoch, self.validation_error
-        if self.config.test_with == "best" and self.best is not None:
+        if self.config.eval_checkpoint == "best" and self.best is not None:
             best = rank_zero_first(self.ranks, lambda: checkpoint.read(self.directory.best))
             self.evaluated.load_state_dict(best["model"])
             epoch, error = best["epoch"], best["validation_error"]

@@ -116,7 +116,7 @@ def test_gradients_are_right_in_double_precision() -> None:
 
 
 def test_each_image_has_its_own_operation_and_may_skip_it() -> None:
-    operations = choose(limits={"Rotate": 75, "Solarize": 100, "Color": 1.5}, without=["Invert"])
+    operations = choose(limits={"Rotate": 75, "Solarize": 100, "Color": 1.5}, exclude=["Invert"])
     count = 3 * len(operations)
     generator = torch.Generator().manual_seed(1)
     images = batch(3, 6, 9, count)

@@ -76,7 +76,7 @@ def test_halves_between_levels_are_rounded_to_even() -> None:
 
 @pytest.mark.parametrize("kind", [torch.uint8, torch.float32])
 def test_each_image_has_its_own_operation(kind: torch.dtype) -> None:
-    operations = choose(limits={"Rotate": 75, "Solarize": 100, "Color": 1.5}, without=["Invert"])
+    operations = choose(limits={"Rotate": 75, "Solarize": 100, "Color": 1.5}, exclude=["Invert"])
     count = 3 * len(operations)
     generator = torch.Generator().manual_seed(1)
     images = batch(3, 12, 17, count)

@@ -27,7 +27,7 @@ def test_settings_of_the_controls_take_effect() -> None:
     assert [operation.range for operation in entries.operations] == [(0.0, 10.0), None]
     spec = entries.spec()
     assert (spec.fill, spec.stages[0][0]) == (0.2, OperationParams(0.5, 0.3, 5.0))
-    assert [operation.name for operation in Uniform(without=PAPER[1:]).operations] == ["ShearX"]
+    assert [operation.name for operation in Uniform(exclude=PAPER[1:]).operations] == ["ShearX"]
     augment = RandAugment(operations=["Color"], fill=0.4)
     assert (augment.spec().fill, augment.spec().stages[0]) == (0.4, (OperationParams(1.0, 1.0, 1.3),))
     assert len(augment.spec().stages) == 2

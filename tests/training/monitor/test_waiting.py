@@ -182,7 +182,7 @@ def test_a_slow_source_is_seen_and_said(tmp_path: Path, capsys: pytest.CaptureFi
     said = [line for line in capsys.readouterr().out.splitlines() if "waits for images" in line]
     assert len(said) == 1
     assert "of the time (" in said[0]
-    assert "--data.memory 0.2 to keep them decoded" in said[0]
+    assert "--data.cache_gib 0.2 to keep them decoded" in said[0]
 
 
 def test_a_fast_source_is_not_worth_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,7 +210,7 @@ def test_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     assert loader_advice(timing, DataConfig(workers=4), given) == (
         "the model waits for images 43 % of the time (1,210 images/s of 2,123 it could take); what helps: more "
-        "--data.workers than 4, or a smaller --data.size, or --data.memory 0.2 to keep them decoded"
+        "--data.workers than 4, or a smaller --data.size, or --data.cache_gib 0.2 to keep them decoded"
     )
     everyone = loader_advice(timing, DataConfig(workers=8), given)
     assert everyone is not None

@@ -26,7 +26,7 @@ from madao.training.run.directory import LOCK, METRICS, RunDirectory
 CONFIG = TrainConfig(
     epochs=3,
     data=DataConfig(root="/data/é", workers=2),
-    augment=AugmentConfig(limits={"Rotate": 10.0}, without=["Invert"]),
+    augment=AugmentConfig(limits={"Rotate": 10.0}, exclude=["Invert"]),
     optimizer=OptimizerConfig(lr=1e-5, weight_decay=3e-7, schedule="step", milestones=[1, 2.5]),
 )
 
@@ -164,10 +164,10 @@ def test_a_run_is_resumed_with_the_same_settings(run: RunDirectory) -> None:
         ("seed", 0, 1),
         ("precision", "auto", "bf16"),
         ("data.name", None, "digits"),
-        ("data.validation", 0.1, 0.2),
+        ("data.val_fraction", 0.1, 0.2),
         ("optimizer.lr", 1e-5, 2e-5),
         ("optimizer.milestones", [1, 2.5], [1, 2]),
-        ("augment.without", ["Invert"], []),
+        ("augment.exclude", ["Invert"], []),
         ("augment.limits.Rotate", 10.0, 20.0),
         ("outer.warmup", None, 0.0),
     ],
@@ -193,7 +193,7 @@ def test_an_operation_that_was_not_limited_is_another_setting(run: RunDirectory)
         ("checkpoint_every", 5),
         ("data.root", "/mnt/data"),
         ("data.workers", 0),
-        ("data.memory", 1.0),
+        ("data.cache_gib", 1.0),
     ],
 )
 def test_where_and_how_it_runs_may_change(run: RunDirectory, key: str, value: Any) -> None:

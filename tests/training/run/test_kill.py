@@ -34,7 +34,7 @@ def written(path: Path) -> int | None:
 @pytest.mark.parametrize("kills", [7, pytest.param(20, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_it_ends_bit_identically(tmp_path: Path, kills: int) -> None:
     config = TrainConfig(
-        data=DataConfig(planted="rotate"),
+        data=DataConfig(shift="rotate"),
         augment=AugmentConfig(padding=1, cutout=3),
         outer=OuterConfig(every=3, warmup=2, batch_size=32, train_batch_size=32),
         epochs=kills,

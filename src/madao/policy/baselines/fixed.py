@@ -66,7 +66,7 @@ class FrozenPolicy(AugmentationPolicy):
         return Draw(
             choice=choice,
             applied=uniform < law.chosen(law.application, choice),
-            magnitude=sampling.varied(law.chosen(law.magnitude, choice), self._spec.variation, generator),
+            magnitude=sampling.varied(law.chosen(law.magnitude, choice), self._spec.magnitude_jitter, generator),
             sign=sign,
         )
 
@@ -113,11 +113,11 @@ class Uniform(FrozenPolicy):
         stages: How many operations in a row.
         operations: Which operations to choose from.
         limits: The strongest value of some operations in real units.
-        without: Names of operations to leave out.
+        exclude: Names of operations to leave out.
         application: Probability that a drawn operation is applied.
         magnitude: μ of every operation.
         fill: The colour geometric operations leave outside the image, in [0, 1].
-        variation: How much weaker than μ a draw may be, as of `Policy`.
+        magnitude_jitter: How much weaker than μ a draw may be, as of `Policy`.
         seed: Where the policy's own random numbers start.
     """
 
@@ -126,16 +126,16 @@ class Uniform(FrozenPolicy):
         stages: int = 2,
         operations: Iterable[str | Operation] = PAPER,
         limits: Mapping[str, float] | None = None,
-        without: Iterable[str] = (),
+        exclude: Iterable[str] = (),
         application: float = START,
         magnitude: float = START,
         fill: Fill = 0.0,
-        variation: float = 0.0,
+        magnitude_jitter: float = 0.0,
         seed: int = 0,
     ) -> None:
-        chosen = choose(operations, limits, without)
+        chosen = choose(operations, limits, exclude)
         spec = _constant(chosen, stages, application, magnitude, fill)
-        super().__init__(dataclasses.replace(spec, variation=variation), seed)
+        super().__init__(dataclasses.replace(spec, magnitude_jitter=magnitude_jitter), seed)
 
 
 class RandAugment(FrozenPolicy):
@@ -202,7 +202,7 @@ class TrivialAugment(AugmentationPolicy):
             raise ValueError(f"space must be 'wide' or 'normal', got {space!r}")
         # Whole sides: `sample` scales to pixels once it knows the image.
         limits = {**_SPACES[space].limits, "TranslateX": 1.0, "TranslateY": 1.0}
-        super().__init__(choose(PAPER, limits, without=["Invert"]), 1, fill, seed)
+        super().__init__(choose(PAPER, limits, exclude=["Invert"]), 1, fill, seed)
         self.space = space
 
     def sample(

@@ -43,7 +43,7 @@ class ClassPolicy(Policy):
         stages: How many operations in a row, K.
         shrinkage: λ, 0 for none.
         **settings: Those of `Policy`: `operations`, `limits`, `without`, `fill`, `temperature`,
-            `application_temperature`, `variation`, `start`, `seed`.
+            `application_temperature`, `magnitude_jitter`, `init_magnitude`, `seed`.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ class ImagePolicy(Policy):
         units: How many hidden units, H.
         shrinkage: λ, 0 for none.
         **settings: Those of `Policy`: `operations`, `limits`, `without`, `fill`, `temperature`,
-            `application_temperature`, `variation`, `start`, `seed`.
+            `application_temperature`, `magnitude_jitter`, `init_magnitude`, `seed`.
     """
 
     uses_image = True

@@ -37,7 +37,7 @@ def opening(trainer: Trainer) -> list[str]:
         each = 100 / len(splits.validation)
         lines.append(
             f"the policy learns from {counted(len(splits.validation), 'validation image')}, which is few, and each is "
-            f"{each:.1f} points of their error; a larger --data.validation, 0.3 say, or a folder val/, has more"
+            f"{each:.1f} points of their error; a larger --data.val_fraction, 0.3 say, or a folder val/, has more"
         )
     if model.startswith("wrn-") and splits.size > _LARGE:
         times = round((splits.size / _MADE_FOR) ** 2)

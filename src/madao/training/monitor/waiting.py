@@ -51,7 +51,7 @@ def loader_advice(timing: Mapping[str, Any], config: DataConfig, splits: Splits,
     if on_gpu and config.decode == "workers":
         remedies.insert(0, "--data.decode gpu")
     if gib <= _GIB:
-        remedies.append(f"--data.memory {max(gib, 0.1) + 0.05:.1f} to keep them decoded")
+        remedies.append(f"--data.cache_gib {max(gib, 0.1) + 0.05:.1f} to keep them decoded")
     return (
         f"the model waits for images {100 * waiting / timing['seconds']:.0f} % of the time ({rate:,.0f} images/s of "
         f"{own:,.0f} it could take); what helps: {', or '.join(remedies)}"

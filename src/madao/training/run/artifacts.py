@@ -14,9 +14,9 @@ def run_directory(config: TrainConfig, splits: Splits) -> Path:
     """Where a run goes: what `out` says, or a name made of what is run."""
     if config.out is not None:
         return Path(config.out)
-    condition = "" if config.augment.condition == "none" else f"-{config.augment.condition}"
+    condition = "" if config.augment.conditional_on == "none" else f"-{config.augment.conditional_on}"
     method = Path(config.augment.method).stem + condition
-    planted = "" if config.data.planted == "none" else f"-{config.data.planted}"
+    planted = "" if config.data.shift == "none" else f"-{config.data.shift}"
     model = (config.model.name or default_model(splits.size, config.task.name)).replace("/", "-")
     task = "moco-" if config.task.name == "moco" else ""
     return Path("runs") / f"{splits.name}{planted}-{task}{model}-{method}-{config.seed}"

@@ -43,7 +43,7 @@ _TABLES = {"metrics.csv": METRICS, "timing.csv": TIMING, "outer.csv": OUTER}
 FREE = {"out", "resume", "device", "tensorboard", "checkpoint_minutes", "data.root", "data.workers"}
 FREE |= {"data.decode", "checkpoint_every", "devices", "num_nodes"}
 FREE |= {f"speed.{field.name}" for field in dataclasses.fields(SpeedConfig)}
-# Corrupt images that are skipped leave another order where all are decoded at once, so that there data.memory counts.
+# Corrupt images that are skipped leave another order where all are decoded at once, so that there data.cache_gib counts.
 LOCK = "lock"
 
 
@@ -249,6 +249,6 @@ def first_difference(before: Plain, now: Plain, prefix: str = "") -> tuple[str, 
             found = first_difference(a, b, name + ".")
             if found is not None:
                 return found
-        elif a != b and name not in FREE and not (name == "data.memory" and before.get("on_error") == "stop"):
+        elif a != b and name not in FREE and not (name == "data.cache_gib" and before.get("on_error") == "stop"):
             return name, a, b
     return None
