@@ -24,7 +24,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from measure import environment, write
 
-from madao.config.train import TrainConfig, from_dict
+from madao.config.train_config import TrainConfig, from_dict
 from madao.data import Batches
 from madao.hypergrad import (
     ClassMean,

@@ -35,7 +35,7 @@ from cells import Cell, complete
 from looks import OPERATIONS, Watched, look, options, settings
 
 from madao import Policy
-from madao.config.train import TrainConfig
+from madao.config.train_config import TrainConfig
 from madao.training.schedule import learning_rate
 from madao.training.trainer import Trainer
 

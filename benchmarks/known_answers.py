@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from cells import complete
 
 from madao.cli.demo import demo_config, family_share, half_shares, methods
-from madao.config.train import OuterConfig
-from madao.data.synthetic_shift import PLANTED, SHIFTS
+from madao.config.train_config import OuterConfig
+from madao.data.datasets.synthetic_shift import PLANTED, SHIFTS
 from madao.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]

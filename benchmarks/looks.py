@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from hardness import Network, Vector, by_operation, sample
 
 from madao import Policy, Uniform
-from madao.config.train import AugmentConfig, DataConfig, ModelConfig, TrainConfig
+from madao.config.train_config import AugmentConfig, DataConfig, ModelConfig, TrainConfig
 from madao.data import InMemoryImages
 from madao.hypergrad import SameLoss
 from madao.hypergrad.estimators.baselines import Batch

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from measure import environment, write
 from torch import Tensor
 
-from madao.config.train import (
+from madao.config.train_config import (
     AugmentConfig,
     DataConfig,
     ModelConfig,

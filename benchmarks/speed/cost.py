@@ -32,12 +32,12 @@ from measure import environment, rates, write
 from torch import Tensor, nn
 
 from madao import Policy
+from madao.device.allocator import empty_caches
+from madao.device.precision import set_precision
 from madao.hypergrad import Momentum, Neumann, Relaxed, Unrolled
 from madao.models import WideResNet
 from madao.outer.cuda_graph import CudaGraphRunner
 from madao.outer.policy_optimizer import PolicyOptimizer
-from madao.training.allocator import empty_caches
-from madao.training.precision import set_precision
 
 SCALE = 1e-3
 CALLS_UNTIL_RECORDED = 4

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from measure import environment, write
 
-from madao.config.train import (
+from madao.config.train_config import (
     AugmentConfig,
     ModelConfig,
     OptimizerConfig,

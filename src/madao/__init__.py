@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from madao import hypergrad, ops
+    from madao.outer import PolicyOptimizer
     from madao.policy import (
         AutoAugment,
         BaseAugmentation,
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
         Uniform,
         load_policy,
     )
-    from madao.training import PolicyOptimizer
 
 __version__ = "0.1.0"
 
@@ -39,8 +39,8 @@ __all__ = [
     "ops",
 ]
 
-_MODULES = ("data", "hypergrad", "models", "ops", "policy", "tasks", "training")
-_ELSEWHERE = {"PolicyOptimizer": "madao.training"}
+_MODULES = ("data", "hypergrad", "models", "ops", "outer", "policy", "tasks")
+_ELSEWHERE = {"PolicyOptimizer": "madao.outer"}
 
 
 if not TYPE_CHECKING:  # which would take any name for one of ours

@@ -11,8 +11,8 @@ import torch
 from madao import ImagePolicy
 from madao.cli import main
 from madao.cli.demo import _program, _verdict, demo_config, family_share, half_shares, methods
-from madao.config.train import Planted
-from madao.data.synthetic_shift import HALVES
+from madao.config.train_config import Planted
+from madao.data.datasets.synthetic_shift import HALVES
 from madao.training.run.result import Result
 from madao.training.trainer import Trainer
 

@@ -12,7 +12,7 @@ from PIL import Image
 import madao
 from madao.cli import main
 from madao.cli.train import read_config
-from madao.config.train import TrainConfig
+from madao.config.train_config import TrainConfig
 from madao.training.monitor.opening import opening
 from madao.training.trainer import Trainer
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from madao.config.train import (
+from madao.config.train_config import (
     AugmentConfig,
     DataConfig,
     ModelConfig,

@@ -7,12 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from madao.config.train import OuterConfig, TrainConfig
+from madao.config.train_config import OuterConfig, TrainConfig
 from madao.data import Batches, InMemoryImages
+from madao.distributed.group import ProcessGroup, Shard
 from madao.distributed.launch import rank_zero_first, synchronised
 from madao.distributed.sampling import sample_base_shard, sample_shard, shard_of
 from madao.errors import SharedError, UserError
-from madao.hypergrad import ProcessGroup, Shard, Unrolled, hypergradient
+from madao.hypergrad import Unrolled, hypergradient
 from madao.policy import BaseAugmentation, Policy
 from tests.helpers.launching import ended, started
 from tests.helpers.problems import quadratic

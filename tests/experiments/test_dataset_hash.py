@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from madao.config.train import DataConfig
+from madao.config.train_config import DataConfig
 from madao.errors import UserError
 from madao.experiments.dataset_hash import fingerprint
 

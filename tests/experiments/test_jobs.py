@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from madao.config.train import TrainConfig
+from madao.config.train_config import TrainConfig
 from madao.errors import UserError
 from madao.experiments import jobs
 from madao.experiments.jobs import Job, JobPool

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from madao.config.train import AugmentConfig, OuterConfig, TrainConfig
+from madao.config.train_config import AugmentConfig, OuterConfig, TrainConfig
 from madao.errors import UserError
 from madao.experiments.magnitude_search import MAGNITUDES, Search, study_name
 

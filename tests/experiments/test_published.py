@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from madao.config.train import DataConfig, OuterConfig
+from madao.config.train_config import DataConfig, OuterConfig
 from madao.experiments.published import LARGEST, record, settings, without_paths
 from madao.experiments.table import cell_path, read_cells
 from tests.helpers.run_directories import write_run

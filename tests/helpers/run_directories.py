@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from madao import ClassPolicy, Policy
-from madao.config.train import AugmentConfig, DataConfig, OuterConfig, TrainConfig, to_dict
+from madao.config.train_config import AugmentConfig, DataConfig, OuterConfig, TrainConfig, to_dict
 from madao.training.run.directory import RunDirectory
 
 

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from madao.distributed.group import ProcessGroup
 from madao.distributed.sampling import shard_of
 from madao.hypergrad import (
     ClassMean,
@@ -20,7 +21,6 @@ from madao.hypergrad import (
     Influence,
     LeaveOneOut,
     Neumann,
-    ProcessGroup,
     Relaxed,
     SameLoss,
     Unaugmented,

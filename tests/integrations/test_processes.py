@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import madao
-from madao.hypergrad import ProcessGroup, Shard
+from madao.distributed.group import ProcessGroup, Shard
 from madao.integrations.loop_adapter import LoopAdapter
 from tests.helpers.launching import ended, started, torchrun
 

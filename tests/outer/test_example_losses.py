@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from madao.hypergrad import Shard
+from madao.distributed.group import Shard
 from madao.outer.example_losses import Microbatches, augmented_examples, per_example, validation_examples
 
 

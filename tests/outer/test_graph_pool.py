@@ -61,7 +61,7 @@ def did(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
-    monkeypatch.setattr(module, "let_go", lambda: None)
+    monkeypatch.setattr(module, "empty_caches", lambda: None)
     return happened
 
 

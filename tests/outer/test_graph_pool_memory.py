@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from madao.device.allocator import empty_caches
 from madao.outer.cuda_graph import CudaGraphRunner, GraphPool
-from madao.training.allocator import empty_caches
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

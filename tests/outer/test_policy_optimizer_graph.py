@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from madao.device.precision import full_precision
+from madao.distributed.group import Shard
 from madao.hypergrad import (
     Deflated,
     GaussNewton,
@@ -18,7 +20,6 @@ from madao.hypergrad import (
     Neumann,
     Relaxed,
     SameLoss,
-    Shard,
     Traced,
     Unaugmented,
 )
@@ -30,7 +31,6 @@ from madao.outer.gradient_history import Recent
 from madao.outer.outer_step import OuterRequest
 from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import BaseAugmentation, Policy
-from madao.training.precision import full_precision
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 needs_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from madao.config.train import AugmentConfig
+from madao.config.train_config import AugmentConfig
 from madao.errors import UserError
 from madao.ops import OPERATIONS, PAPER
 from madao.policy import ClassPolicy, Draw, FrozenPolicy, ImagePolicy, Policy, RandAugment, Uniform, sampling

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from madao.config.train import AugmentConfig, OuterConfig
+from madao.config.train_config import AugmentConfig, OuterConfig
 from madao.report.compare import compare, comparison_charts, difference, interval
 from madao.report.run import Run, read_run
 from tests.helpers.run_directories import write_run

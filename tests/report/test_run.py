@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from madao.config.train import OuterConfig
+from madao.config.train_config import OuterConfig
 from madao.errors import ReportError
 from madao.report import find_runs, read_run
 from tests.helpers.run_directories import write_run

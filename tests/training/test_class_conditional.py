@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from madao import ClassPolicy, Policy, PolicyOptimizer, PolicySpec
-from madao.config.train import AugmentConfig, OuterConfig, TrainConfig
+from madao.config.train_config import AugmentConfig, OuterConfig, TrainConfig
 from madao.errors import UserError
 from madao.hypergrad import Influence, Relaxed, SameExample
 from madao.training.run.artifacts import run_directory

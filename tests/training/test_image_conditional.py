@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from madao import ImagePolicy, PolicySpec
-from madao.config.train import AugmentConfig, OuterConfig, TrainConfig
+from madao.config.train_config import AugmentConfig, OuterConfig, TrainConfig
 from madao.hypergrad import Influence, Relaxed, SameExample, Traced
 from madao.outer.outer_step import OuterRequest
 from madao.policy.conditional.features import features

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from madao import BaseAugmentation, Policy
-from madao.hypergrad import Shard
+from madao.distributed.group import Shard
 from madao.tasks import Classification
 from madao.training.inner_step import GraphedStep, InnerStep
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.config.train import OuterConfig
+from madao.config.train_config import OuterConfig
 from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import Policy
 from madao.training.trainer import Trainer

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, LRScheduler, MultiStepLR
 
-from madao.config.train import OptimizerConfig
+from madao.config.train_config import OptimizerConfig
 from madao.training.schedule import cosine, learning_rate
 
 

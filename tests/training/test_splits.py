@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from madao.config.train import DataConfig
+from madao.config.train_config import DataConfig
 from madao.data import InMemoryImages
-from madao.data.folder import holds_classes
+from madao.data.datasets.folder import holds_classes
 from madao.errors import UserError
 from madao.training.splits import Splits, load_splits
 

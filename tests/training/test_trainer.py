@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.config.train import (
+from madao.config.train_config import (
     AugmentConfig,
     DataConfig,
     ModelConfig,

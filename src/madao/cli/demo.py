@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from madao.cli.parser import call
-from madao.config.train import AugmentConfig, DataConfig, OptimizerConfig, OuterConfig, Planted, TrainConfig
+from madao.config.train_config import AugmentConfig, DataConfig, OptimizerConfig, OuterConfig, Planted, TrainConfig
 from madao.data.dataset import DatasetRequest
-from madao.data.digits import digits
-from madao.data.synthetic_shift import BY_CLASS, BY_TONE, FAMILIES, HALVES, dark_on_light
+from madao.data.datasets.digits import digits
+from madao.data.datasets.synthetic_shift import BY_CLASS, BY_TONE, FAMILIES, HALVES, dark_on_light
 from madao.policy import FrozenPolicy, load_policy
 from madao.training.interrupt import Interrupted
 from madao.training.run.directory import RunDirectory

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from madao.cli.parser import call
-from madao.config.train import from_dict
+from madao.config.train_config import from_dict
 from madao.data import Batches
+from madao.device.precision import set_precision
 from madao.errors import DataError, ModelError, UserError
 from madao.tasks import EvalResult
 from madao.training.build import build_base_augmentation, build_model, build_task, pick_device
 from madao.training.evaluate import evaluate as score
 from madao.training.evaluate import to_compare_with
 from madao.training.linear_probe import LinearProtocol, linear_evaluation
-from madao.training.precision import set_precision
 from madao.training.run import checkpoint
 from madao.training.run.directory import RunDirectory
 from madao.training.splits import load_splits, on_device

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from madao.cli.export import of_label
 from madao.cli.parser import call
-from madao.data.folder import SUFFIXES
+from madao.data.datasets.folder import SUFFIXES
 from madao.errors import UserError
 from madao.policy import FrozenPolicy, load_policy
 from madao.policy.describe import steps

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from madao.cli.parser import call
-from madao.config.train import from_dict, to_dict
+from madao.config.train_config import from_dict, to_dict
 from madao.errors import ReportError, UserError
 from madao.report import Run, find_runs, read_run, write_report
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from madao.cli.help import asked_for, section
 from madao.cli.parser import Parser, with_values
 from madao.cli.recipes import recipe_path
-from madao.config.train import TrainConfig
+from madao.config.train_config import TrainConfig
+from madao.distributed.group import ProcessGroup
 from madao.errors import SharedError, UserError
-from madao.hypergrad import ProcessGroup
 from madao.policy.describe import preferred
 from madao.text import nearest
 from madao.training.build import build_policy

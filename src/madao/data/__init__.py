@@ -2,11 +2,11 @@
 
 from madao.data.batches import Batches
 from madao.data.dataset import Dataset, DatasetRequest
+from madao.data.datasets.registry import DATASETS
 from madao.data.encoded import LazyImages
 from madao.data.files import ImageFiles
 from madao.data.gpu_decode import GpuDecodedImages
 from madao.data.images import Images, InMemoryImages
-from madao.data.registry import DATASETS
 from madao.data.shards import Shards
 from madao.data.split import check_classes, stratified, stratified_subset
 from madao.data.statistics import mean_and_std

@@ -17,7 +17,7 @@ class DatasetRequest:
         download: Whether to fetch it when it is not there.
         side: Side of the stored square; None: the data set's own, 256 for files of any size.
         on_error: What a file that cannot be read does: stop, or be left out.
-        planted: Of `digits`: the shift between training digits and the others, see `madao.data.synthetic_shift.SHIFTS`.
+        planted: Of `digits`: the shift between training digits and the others, see `madao.data.datasets.synthetic_shift.SHIFTS`.
     """
 
     root: Path

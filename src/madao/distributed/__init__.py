@@ -1,1 +1,5 @@
-"""Distributed."""
+"""Several processes that share one training."""
+
+from madao.distributed.group import ProcessGroup, Shard
+
+__all__ = ["ProcessGroup", "Shard"]

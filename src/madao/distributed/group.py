@@ -8,8 +8,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from madao.hypergrad.pytree import Vector
-
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
@@ -67,7 +65,7 @@ class ProcessGroup:
         """Whether this is the process that writes and speaks."""
         return self.rank == 0
 
-    def all_reduce_sum(self, vector: Vector) -> Vector:
+    def all_reduce_sum(self, vector: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The sum over all processes, in one message for each dtype."""
         if self.world == 1:
             return vector

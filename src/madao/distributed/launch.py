@@ -14,9 +14,9 @@ from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import nn
 
-from madao.config.train import TrainConfig
+from madao.config.train_config import TrainConfig
+from madao.distributed.group import ProcessGroup
 from madao.errors import SharedError, UserError
-from madao.hypergrad import ProcessGroup
 from madao.text import counted
 
 PATIENCE = timedelta(minutes=30)

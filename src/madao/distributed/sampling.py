@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from madao.hypergrad import ProcessGroup, Shard
+from madao.distributed.group import ProcessGroup, Shard
 from madao.policy import AugmentationPolicy, BaseAugmentation, BaseDraw, Draw
 
 

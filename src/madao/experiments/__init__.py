@@ -1,1 +1,1 @@
-"""Experiments."""
+"""Comparisons: methods over seeds, as `madao compare` trains and tabulates them."""

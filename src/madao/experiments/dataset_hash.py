@@ -5,7 +5,7 @@ import hashlib
 
 import torch
 
-from madao.config.train import DataConfig
+from madao.config.train_config import DataConfig
 from madao.data import Images, InMemoryImages, LazyImages
 from madao.training.splits import load_dataset
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from madao.config.train import TrainConfig
+from madao.config.train_config import TrainConfig
 from madao.errors import DataError, ModelError, UserError
 from madao.training.interrupt import Interrupted, StopRequest, stop_requests
 from madao.training.monitor.opening import opening, warning

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from madao.config.train import TrainConfig, to_dict
+from madao.config.train_config import TrainConfig, to_dict
 from madao.errors import UserError
 from madao.files import replacing
 from madao.training.run.directory import FREE

@@ -1,6 +1,5 @@
 """Hypergradients: the gradient of an outer loss through the solution of an inner problem. Knows nothing of images."""
 
-from madao.distributed.group import ProcessGroup, Shard
 from madao.hypergrad.autodiff.functional_model import FunctionalModel
 from madao.hypergrad.autodiff.products import DoubleBackward, FiniteDifference, ForwardOverReverse
 from madao.hypergrad.autodiff.traced import Traced
@@ -45,12 +44,10 @@ __all__ = [
     "NoBaseline",
     "Nystrom",
     "Problem",
-    "ProcessGroup",
     "Relaxed",
     "RunningSignal",
     "SameExample",
     "SameLoss",
-    "Shard",
     "SplitLoss",
     "Stats",
     "Status",

@@ -13,9 +13,9 @@ from torch import nn
 
 from madao.integrations.batch_access import Key
 from madao.integrations.loop_adapter import LoopAdapter
+from madao.outer import PolicyOptimizer
 from madao.outer.example_losses import Loss
 from madao.policy import Policy
-from madao.training import PolicyOptimizer
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer, strategies

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from madao.distributed.sampling import sample_shard, shard_of
 from madao.integrations.batch_access import Key, entry, replaced
 from madao.integrations.validation import outer_batches
+from madao.outer import OuterStep, PolicyOptimizer
 from madao.policy import ImagePolicy, Policy
-from madao.training import OuterStep, PolicyOptimizer
 
 
 class LoopAdapter:

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from madao.integrations.batch_access import entry, replaced
 from madao.integrations.loop_adapter import LoopAdapter
+from madao.outer import PolicyOptimizer
 from madao.outer.example_losses import Loss
 from madao.policy import Policy
-from madao.training import PolicyOptimizer
 from madao.training.run import checkpoint
 
 try:

@@ -1,1 +1,6 @@
-"""Outer."""
+"""The outer problem: a policy learns from the validation loss, within any training loop."""
+
+from madao.outer.outer_step import OuterStep
+from madao.outer.policy_optimizer import PolicyOptimizer
+
+__all__ = ["OuterStep", "PolicyOptimizer"]

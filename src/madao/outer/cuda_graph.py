@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from madao.device.allocator import empty_caches
 from madao.policy.seeded_module import SeededModule
-from madao.training.allocator import empty_caches
 
 _MOST = 16
 """Graphs of one recorder: where there would be more, something that should stay changes at every call."""

@@ -10,7 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from madao.hypergrad import FunctionalModel, Shard, Term
+from madao.distributed.group import Shard
+from madao.hypergrad import FunctionalModel, Term
 from madao.hypergrad.autodiff.functional_model import Mode, upcast
 from madao.policy.base_augmentation import normalise
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from madao.hypergrad import Shard, Stats
+from madao.distributed.group import Shard
+from madao.hypergrad import Stats
 from madao.outer.gradient_history import Recent
 
 

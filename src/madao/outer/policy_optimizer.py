@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from madao.device.precision import full_precision
+from madao.distributed.group import ProcessGroup
 from madao.distributed.sampling import sample_shard
 from madao.hypergrad import (
     Deflated,
@@ -20,7 +22,6 @@ from madao.hypergrad import (
     Influence,
     Neumann,
     Problem,
-    ProcessGroup,
     Relaxed,
     Stats,
     Traced,
@@ -40,7 +41,6 @@ from madao.outer.gradient_history import Recent
 from madao.outer.outer_step import OuterRequest, OuterShards, OuterStep
 from madao.policy import Draw, Policy
 from madao.policy.base_augmentation import normalise
-from madao.training.precision import full_precision
 
 _OF_OTHER_DRAWS = (Deflated, GaussNewton)
 """Solvers whose curvature is of other draws than those that are scored. They have no residual to check."""

@@ -1,6 +1,1 @@
-"""Training: what brings policies, hypergradients, models and data together."""
-
-from madao.outer.outer_step import OuterStep
-from madao.outer.policy_optimizer import PolicyOptimizer
-
-__all__ = ["OuterStep", "PolicyOptimizer"]
+"""Training: the loop that brings data, a model, a policy and its outer steps together."""

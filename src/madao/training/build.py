@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from madao.config.train import AugmentConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainConfig
+from madao.config.train_config import AugmentConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainConfig
+from madao.distributed.group import ProcessGroup
 from madao.errors import UnknownModelError, UserError
-from madao.hypergrad import ProcessGroup
 from madao.models import build, build_dense, build_encoder, known, known_dense
 from madao.policy import (
     AugmentationPolicy,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from madao.data import Images
-from madao.hypergrad import ProcessGroup
+from madao.distributed.group import ProcessGroup
 from madao.hypergrad.autodiff.functional_model import in_mode
 from madao.policy import BaseAugmentation
 from madao.tasks import Classification, EvalResult, Metric

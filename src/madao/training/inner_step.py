@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from madao.distributed.group import Shard
 from madao.distributed.sampling import sample_base_shard, sample_shard
-from madao.hypergrad import Shard
 from madao.outer.cuda_graph import CudaGraphRunner, GraphPool
 from madao.policy import AugmentationPolicy, BaseAugmentation, BaseDraw
 from madao.policy.seeded_module import SeededModule

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from madao.config.train import OuterConfig, TrainConfig
+from madao.config.train_config import OuterConfig, TrainConfig
 from madao.data import Batches
+from madao.distributed.group import ProcessGroup
 from madao.distributed.sampling import shard_of
 from madao.errors import SharedError, UserError
 from madao.hypergrad import (
@@ -21,7 +22,6 @@ from madao.hypergrad import (
     Influence,
     LeaveOneOut,
     Neumann,
-    ProcessGroup,
     Relaxed,
     SameLoss,
     Unaugmented,

@@ -2,7 +2,7 @@
 
 import math
 
-from madao.config.train import OptimizerConfig
+from madao.config.train_config import OptimizerConfig
 
 
 def learning_rate(config: OptimizerConfig, epoch: float, epochs: float) -> float:

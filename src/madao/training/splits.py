@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from madao.config.train import DataConfig
+from madao.config.train_config import DataConfig
 from madao.data import (
     DATASETS,
     Dataset,
@@ -20,9 +20,9 @@ from madao.data import (
     stratified,
     stratified_subset,
 )
+from madao.data.datasets.folder import holds_classes
+from madao.data.datasets.masks import is_mask_folder
 from madao.data.decoding import gpu_decode_error
-from madao.data.folder import holds_classes
-from madao.data.masks import is_mask_folder
 from madao.data.split import missing_classes
 from madao.errors import DataError, DatasetNotFoundError, UserError
 from madao.text import counted

@@ -9,16 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from madao.config.train import TrainConfig
+from madao.config.train_config import TrainConfig
 from madao.data import Batches
+from madao.device.allocator import enable_expandable_segments
+from madao.device.precision import set_precision
+from madao.distributed.group import ProcessGroup
 from madao.distributed.launch import launch, rank_zero_first, synchronised
 from madao.distributed.sampling import shard_of
 from madao.errors import DataError, SharedError, UserError
-from madao.hypergrad import ProcessGroup
 from madao.outer.cuda_graph import GraphPool
 from madao.policy import ImagePolicy, Policy
 from madao.tasks import EvalResult
-from madao.training.allocator import enable_expandable_segments
 from madao.training.build import (
     build_base_augmentation,
     build_model,
@@ -40,7 +41,6 @@ from madao.training.monitor.profiler import Profiler
 from madao.training.monitor.waiting import loader_advice, timing_row
 from madao.training.out_of_memory import less_memory, out_of_memory
 from madao.training.outer_loop import OuterLoop
-from madao.training.precision import set_precision
 from madao.training.run import checkpoint
 from madao.training.run.artifacts import record_images, record_policy, run_directory
 from madao.training.run.directory import RunDirectory

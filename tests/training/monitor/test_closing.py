@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from madao.config.train import OptimizerConfig
+from madao.config.train_config import OptimizerConfig
 from madao.data import InMemoryImages
 from madao.training.monitor.closing import warning
 from madao.training.trainer import Trainer

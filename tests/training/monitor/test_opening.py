@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from madao.config.train import ModelConfig, OuterConfig
+from madao.config.train_config import ModelConfig, OuterConfig
 from madao.experiments import jobs
 from madao.training.monitor.opening import opening, warning
 from madao.training.trainer import Trainer

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.config.train import DataConfig
+from madao.config.train_config import DataConfig
 from madao.data import GpuDecodedImages, InMemoryImages
 from madao.data.files import ImageFiles
 from madao.training import splits as splits_module

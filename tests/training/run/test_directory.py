@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from madao.config.train import (
+from madao.config.train_config import (
     AugmentConfig,
     DataConfig,
     OptimizerConfig,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from madao.config.train import AugmentConfig, DataConfig, OuterConfig, TrainConfig
+from madao.config.train_config import AugmentConfig, DataConfig, OuterConfig, TrainConfig
 from madao.training import trainer
 from tests.training.test_trainer import assert_same_run, final_state
 

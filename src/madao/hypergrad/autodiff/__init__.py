@@ -1,1 +1,1 @@
-"""Autodiff."""
+"""Second derivatives: products with vectors, traced graphs, models as functions."""

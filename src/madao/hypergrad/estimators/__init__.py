@@ -1,1 +1,1 @@
-"""Estimators."""
+"""Ways from q to the gradient of the policy."""

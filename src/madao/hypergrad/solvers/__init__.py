@@ -1,1 +1,1 @@
-"""Solvers."""
+"""Ways to solve H q = v, one a file."""

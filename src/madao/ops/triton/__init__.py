@@ -1,1 +1,1 @@
-"""Triton."""
+"""The operations fused for CUDA, in Triton."""

@@ -1,1 +1,1 @@
-"""Baselines."""
+"""Policies with nothing to learn."""

@@ -1,1 +1,1 @@
-"""Conditional."""
+"""Policies whose numbers depend on the class or on the image."""

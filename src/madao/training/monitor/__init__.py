@@ -1,1 +1,1 @@
-"""Monitor."""
+"""Reports on a run: console, loggers, metrics, profiler and advice."""

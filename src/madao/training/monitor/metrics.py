@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from madao.hypergrad import ProcessGroup
+from madao.distributed.group import ProcessGroup
 
 _NEVER = torch.iinfo(torch.int64).max
 """The step of a loss that was not finite, where every one was."""

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from madao.config.train import DataConfig
+from madao.config.train_config import DataConfig
 from madao.training.splits import Splits
 
 _SHARE = 0.1

@@ -1,1 +1,1 @@
-"""Run."""
+"""A run on disk: its directory, checkpoints, state and result."""

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from madao.config.train import TrainConfig
+from madao.config.train_config import TrainConfig
 from madao.policy import AugmentationPolicy, BaseAugmentation, ClassPolicy, FrozenPolicy, Policy
 from madao.training.build import default_model
 from madao.training.run import samples

@@ -14,7 +14,7 @@ from typing import IO, Any
 import torch
 import yaml
 
-from madao.config.train import Plain, SpeedConfig, TrainConfig, from_dict, to_dict
+from madao.config.train_config import Plain, SpeedConfig, TrainConfig, from_dict, to_dict
 from madao.errors import UserError
 from madao.files import replacing
 from madao.training.run import checkpoint

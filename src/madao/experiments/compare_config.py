@@ -11,7 +11,7 @@ import yaml
 
 from madao.cli.parser import Parser, with_values
 from madao.cli.train import with_recipes
-from madao.config.train import TrainConfig
+from madao.config.train_config import TrainConfig
 from madao.errors import UserError
 from madao.experiments.magnitude_search import MAGNITUDES
 from madao.experiments.table import TUNED, cell_path

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from madao.data.dataset import Dataset, DatasetRequest
+from madao.data.datasets.folder import SUFFIXES, VALIDATION, named_classes
 from madao.data.decoding import middle
 from madao.data.files import ImageFiles
-from madao.data.folder import SUFFIXES, VALIDATION, named_classes
 from madao.data.images import InMemoryImages
 from madao.errors import DataError
 

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from madao.data.dataset import Dataset, DatasetRequest
+from madao.data.datasets.synthetic_shift import BY_TONE, PLANTED, plant
 from madao.data.images import InMemoryImages
-from madao.data.synthetic_shift import BY_TONE, PLANTED, plant
 from madao.errors import DataError
 
 _SIDE = 16

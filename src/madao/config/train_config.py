@@ -5,7 +5,7 @@ import os
 from typing import Any, Literal
 
 from madao.config.checks import at_least, fraction
-from madao.config.outer import OuterConfig as OuterConfig
+from madao.config.outer_config import OuterConfig as OuterConfig
 from madao.data import DATASETS
 from madao.errors import UserError
 from madao.text import nearest

@@ -14,7 +14,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as TF
 
 from madao.data import DATASETS, Dataset, DatasetRequest, InMemoryImages
-from madao.data.synthetic_shift import BY_CLASS, BY_TONE, FAMILIES, HALVES, SHIFTS, dark_on_light, plant
+from madao.data.datasets.synthetic_shift import BY_CLASS, BY_TONE, FAMILIES, HALVES, SHIFTS, dark_on_light, plant
 from madao.errors import DataError
 from madao.ops import OPERATIONS
 

@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from madao.data import DATASETS, DatasetRequest, InMemoryImages
-from madao.data.masks import is_mask_folder
-from madao.data.synthetic_shift import plant, plant_masks
+from madao.data.datasets.masks import is_mask_folder
+from madao.data.datasets.synthetic_shift import plant, plant_masks
 from madao.errors import DataError
 
 

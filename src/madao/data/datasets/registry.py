@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 from madao.data.dataset import Dataset, DatasetRequest
-from madao.data.digits import digits
-from madao.data.folder import folder
-from madao.data.masks import masks
-from madao.data.npz import npz
-from madao.data.shapes import shapes
-from madao.data.torchvision_sets import (
+from madao.data.datasets.digits import digits
+from madao.data.datasets.folder import folder
+from madao.data.datasets.masks import masks
+from madao.data.datasets.npz import npz
+from madao.data.datasets.shapes import shapes
+from madao.data.datasets.torchvision_sets import (
     cifar10,
     cifar100,
     fgvc_aircraft,
@@ -18,7 +18,7 @@ from madao.data.torchvision_sets import (
     stanford_cars,
     svhn,
 )
-from madao.data.webdataset import webdataset
+from madao.data.datasets.webdataset import webdataset
 
 DATASETS: dict[str, Callable[[DatasetRequest], Dataset]] = {
     "cifar10": cifar10,

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from madao.data.dataset import Dataset, DatasetRequest
+from madao.data.datasets.synthetic_shift import SHIFTS, plant, plant_masks
 from madao.data.images import InMemoryImages
-from madao.data.synthetic_shift import SHIFTS, plant, plant_masks
 from madao.errors import DataError
 
 CLASSES = ("ground", "level bar", "upright bar", "disc")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from madao.data.dataset import Dataset, DatasetRequest
-from madao.data.folder import CLASSES, VALIDATION, named_classes
+from madao.data.datasets.folder import CLASSES, VALIDATION, named_classes
 from madao.data.shardindex import index_shard
 from madao.data.shards import Shards
 from madao.errors import DataError

@@ -1,0 +1,1 @@
+"""Settings of torch's devices that hold for the whole process."""
