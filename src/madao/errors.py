@@ -1,4 +1,8 @@
-"""Errors that users can mend. Each message is one line: what came, what was expected and the remedy."""
+"""Errors that users can mend.
+
+A message is one line: what came, what was expected and the remedy. It names settings in backticks (`data.size`,
+`batch_size=64`); the command line shows them as flags.
+"""
 
 
 class MadaoError(Exception):

@@ -1,6 +1,7 @@
 """The `madao` command: one file a verb."""
 
 import importlib
+import re
 import sys
 
 import madao
@@ -50,13 +51,13 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(verb: str, *arguments: str) -> int:
     """Run a command; what a user can mend is said in one line."""
     # Imported here, since they bring torch, for which --help need not wait.
-    from madao.errors import DataError, ModelError, UserError
+    from madao.errors import MadaoError
     from madao.training.interrupt import Interrupted
 
     try:
         _call(verb, [*arguments])
-    except (UserError, DataError, ModelError) as error:
-        print(f"madao: {error}", file=sys.stderr)
+    except MadaoError as error:
+        print(f"madao: {with_flags(str(error))}", file=sys.stderr)
         return 2
     except Interrupted as stop:
         print(f"madao: {stop}", file=sys.stderr)
@@ -64,6 +65,19 @@ def _run(verb: str, *arguments: str) -> int:
     except SystemExit as stop:  # argparse's own, after --help
         return int(stop.code or 0)
     return 0
+
+
+def with_flags(message: str) -> str:
+    """Write the settings that an error names in backticks as flags.
+
+    >>> with_flags("`data.size` must be at least 1; try `batch_size=64`")
+    '--data.size must be at least 1; try --batch_size 64'
+    """
+
+    def flag(found: re.Match[str]) -> str:
+        return f"--{found['name']}" if found["value"] is None else f"--{found['name']} {found['value']}"
+
+    return re.sub(r"`(?P<name>[a-z_]+(?:\.[a-z_]+)?)(?:=(?P<value>[^`]*))?`", flag, message)
 
 
 def _call(verb: str, arguments: list[str]) -> None:
