@@ -2,12 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
 from madao.distributed.group import Shard
 from madao.hypergrad import Stats
-from madao.outer.gradient_history import Recent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,14 +51,12 @@ class OuterRequest:
         transform: What stands between policy and model, for training images.
         rest: How many tensors of the training batch, after images and targets, are for it.
         check: Whether the residual is measured.
-        recent: What `Deflated` remembers; what is recorded reads it there at every replay.
+        state: The solver's state; a recorded step reads it at the same address at every replay.
         places: Of the images among those of all processes. By default there is one process.
-        products: Up to which power of the Hessian a Neumann series is summed; None where it is not summed by powers.
     """
 
     transform: Callable[..., Tensor] | None
     rest: int
     check: bool
-    recent: Recent | None = None
+    state: Any = None
     places: OuterShards | None = None
-    products: int | None = None

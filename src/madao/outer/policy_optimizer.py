@@ -1,7 +1,6 @@
 """The outer step: a policy learns from the validation loss, within anybody's training loop."""
 
 import copy
-import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -16,34 +15,27 @@ from madao.distributed.group import ProcessGroup
 from madao.distributed.sampling import sample_shard
 from madao.hypergrad import (
     Deflated,
+    Estimator,
     FunctionalModel,
-    GaussNewton,
-    Identity,
     Influence,
-    Neumann,
     Problem,
     Relaxed,
+    Solver,
     Stats,
     Traced,
 )
 from madao.hypergrad.autodiff.functional_model import Mode, unwrap
 from madao.hypergrad.autodiff.products import SecondOrder
-from madao.hypergrad.estimators.estimators import Estimator
-from madao.hypergrad.hypergradient import PendingHypergradient, Solver, pending_hypergradient
+from madao.hypergrad.hypergradient import PendingHypergradient, pending_hypergradient
 from madao.hypergrad.pytree import Vector
 from madao.hypergrad.snr import RunningSignal
-from madao.hypergrad.solvers.unrolled import Unrolled
 from madao.outer.cuda_graph import CudaGraphRunner, GraphPool
 from madao.outer.cycle import Batch, ValidationBatches
 from madao.outer.example_losses import Loss, Microbatches, augmented_examples, per_example, validation_examples
 from madao.outer.gradient_check import check_traced
-from madao.outer.gradient_history import Recent
 from madao.outer.outer_step import OuterRequest, OuterShards, OuterStep
 from madao.policy import Draw, Policy
 from madao.policy.base_augmentation import normalise
-
-_OF_OTHER_DRAWS = (Deflated, GaussNewton)
-"""Solvers whose curvature is of other draws than those that are scored. They have no residual to check."""
 
 _CHECKED = 16  # images on which traced code is compared with the reference
 
@@ -136,14 +128,14 @@ class PolicyOptimizer:
         self.optimizer = torch.optim.RMSprop(policy.parameters(), lr=1e-2) if optimizer is None else optimizer
         self.solver = Deflated() if solver is None else solver
         if estimator is None:
-            estimator = Relaxed() if isinstance(self.solver, Unrolled) else Influence()
+            estimator = Relaxed() if self.solver.differentiates_path else Influence()
         self.estimator = estimator
         if isinstance(hvp, Traced):
             raise ValueError("Traced() is compared with what hvp says; leave hvp alone and call record(print)")
         self.hvp, self.transform, self.weight_decay, self.clip = hvp, transform, weight_decay, clip
         self.inner_mode, self.outer_mode, self.autocast, self.seed = inner_mode, outer_mode, autocast, seed
         self.microbatch, self.curvature_batch, self.check_every = microbatch, curvature_batch, check_every
-        self.draws, self.pathwise_batch = draws, pathwise_batch if isinstance(estimator, Influence) else None
+        self.draws, self.pathwise_batch = draws, pathwise_batch if estimator.scores_draws else None
         self._params = [parameter for parameter in policy.parameters() if parameter.requires_grad]
         held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
         if not self._params or not held & {id(p) for p in self._params}:
@@ -157,9 +149,8 @@ class PolicyOptimizer:
         self.calls = self.updates = self.skipped = 0
         self.sign: Callable[[int], float] = lambda _: 1.0
         self._validation = ValidationBatches()
-        self._recent: Recent | None = None
+        self._solver_state: Any = None
         self.ranks = ProcessGroup.current()
-        self._products: int | None = None
         self._estimate: Callable[[OuterRequest, tuple[Tensor, ...]], PendingHypergradient] = functools.partial(
             self._estimated, self.hvp
         )
@@ -212,22 +203,17 @@ class PolicyOptimizer:
 
         The policy stays as it is. The tensors are overwritten by the next call.
         """
-        solver, often = self.solver, 0 if isinstance(self.solver, _OF_OTHER_DRAWS) else self.check_every
+        solver, often = self.solver, self.check_every if self.solver.checkable else 0
         check = often > 0 and (self.updates + self.skipped) % often == 0
-        self._recent = Recent.of(solver, self.model, self._recent) if isinstance(solver, Deflated) else None
+        self._solver_state = solver.prepare(self._solver_state, FunctionalModel(self.model).params, check)
         device = next(unwrap(self.model).parameters()).device
-        series = solver if check and isinstance(solver, Neumann) and solver.shortens else None
-        products = self._products if series is None else series.steps
         tensors = tuple(tensor.to(device) for tensor in (*train_batch, *self._validation.next(validation)))
         places = self._places(len(tensors[0]) * self.draws, len(tensors[-1])) if self.ranks.world > 1 else None
         found = self._estimate(
-            OuterRequest(train_transform, len(train_batch) - 2, check, self._recent, places, products), tensors
+            OuterRequest(train_transform, len(train_batch) - 2, check, self._solver_state, places), tensors
         )
         stats = found.read()
-        if series is not None:
-            self._products = series.needed(stats.term_norms)
-        if self._recent is not None and found.newest is not None and stats.usable:
-            self._recent.add(found.newest)
+        self._solver_state = solver.update(self._solver_state, found.carry, stats)
         return found.grads, stats
 
     def _places(self, train: int, validation: int) -> OuterShards:
@@ -250,7 +236,7 @@ class PolicyOptimizer:
             compile: Whether the traced code is compiled.
             memory: What the graphs share with others.
         """
-        if self.ranks.world > 1 or (self.microbatch is not None and not isinstance(self.solver, (Deflated, Identity))):
+        if self.ranks.world > 1 or (self.microbatch is not None and not self.solver.capturable):
             return
         traced, checked = Traced(compile), False
 
@@ -271,8 +257,7 @@ class PolicyOptimizer:
         small.autocast = None
         if self.pathwise_batch is not None:
             small.pathwise_batch = min(self.pathwise_batch, max(len(few[0]) // 2, 1))
-        if isinstance(self.solver, GaussNewton):
-            small.solver = dataclasses.replace(self.solver, steps=2)  # of few images more steps lead anywhere
+        small.solver = self.solver.for_comparison()
 
         def gradient(hvp: SecondOrder | None) -> Vector:
             self.policy.set_extra_state(state)
@@ -299,8 +284,9 @@ class PolicyOptimizer:
         """Counters, the optimizer's state and the solver's; the policy's own state is the policy's to save."""
         counters = {name: getattr(self, name) for name in ("calls", "updates", "skipped")}
         state = {"optimizer": self.optimizer.state_dict(), "signal": self._signal.state_dict()}
-        recent = None if self._recent is None else self._recent.state_dict()
-        return {**counters, **state, "recent": recent, "products": self._products}
+        # Every file has these two names, whichever solver wrote it.
+        remembered = {"recent": None, "products": None} | self.solver.state_dict(self._solver_state)
+        return {**counters, **state, **remembered}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
@@ -310,8 +296,7 @@ class PolicyOptimizer:
         device = next(unwrap(self.model).parameters()).device
         if "signal" in state:
             self._signal.load_state_dict(state["signal"], device)
-        self._products, recent = state.get("products"), state.get("recent")
-        self._recent = None if recent is None else Recent.restored(recent, device)
+        self._solver_state = self.solver.load_state(state, device)
 
     def _estimated(
         self, hvp: SecondOrder | None, asked: "OuterRequest", tensors: tuple[Tensor, ...]
@@ -339,7 +324,7 @@ class PolicyOptimizer:
         place, curved, smooth = places.train, places.curved, slice(len(places.pathwise))
         with torch.enable_grad():
             draws = [sample_shard(self.policy, floats, labels, place, relaxed=True) for _ in range(self.views)]
-            if isinstance(self.estimator, Influence):
+            if self.estimator.scores_draws:
                 draws = [draw.pathwise() for draw in draws]
             augmented, *moved = self._augmented(floats[smooth], targets[smooth], [draw[smooth] for draw in draws])
             if len(augmented) < len(floats):
@@ -353,14 +338,14 @@ class PolicyOptimizer:
             log_prob = functools.reduce(torch.add, [self.policy.effect_log_prob(draw, seen) for draw in draws])
         params = FunctionalModel(self.model).params
         plain: tuple[Tensor, ...] | None = None
-        if getattr(self.estimator, "may_use_plain", True):  # as one of your own may
+        if self.estimator.may_use_plain:
             with torch.no_grad():
                 unmoved = [] if self.soft_targets is None else [self.soft_targets(self.policy, targets, None)]
                 plain = (inner_transform(floats), *unmoved)
         passes = self._passes()
         fixed = labels if self.soft_targets is None else None
         inner, curvature = augmented_examples(0, fixed), None
-        if isinstance(self.solver, _OF_OTHER_DRAWS):
+        if self.solver.needs_independent_draw:
             # By another draw: q must know nothing of the draw whose influence is measured along it.
             few = floats[: len(curved)]
             other = [sample_shard(self.policy, few, labels[: len(few)], curved) for _ in range(self.views)]
@@ -385,11 +370,7 @@ class PolicyOptimizer:
             plain=plain,
             ranks=self.ranks,
         )
-        solver, recent = self.solver, None if asked.recent is None else asked.recent.rows
-        if asked.products is not None:
-            assert isinstance(solver, Neumann)
-            solver = solver.powers(asked.products)
-        return pending_hypergradient(problem, solver, hvp, self.estimator, check=asked.check, recent=recent, keep=False)
+        return pending_hypergradient(problem, self.solver, hvp, self.estimator, asked.check, asked.state, keep=False)
 
     def _passes(self) -> Microbatches:
         seed = self.seed + 1_000_003 * self.calls
