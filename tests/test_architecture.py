@@ -11,13 +11,14 @@ import madao
 SOURCE = Path(madao.__file__).parent.parent
 
 # Leaves: every part may import these.
-LEAVES = {"errors", "files", "text", "config", "device", "distributed.group"}
+LEAVES = {"errors", "files", "text", "labels", "config", "device", "distributed.group"}
 
 # The siblings that each part may import, besides the leaves.
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "files": set(),
     "text": set(),
+    "labels": set(),
     "config": set(),
     "device": set(),
     "ops": set(),
