@@ -27,7 +27,7 @@ def encoder(norm: bool = False, dimensions: int = 5, dtype: torch.dtype = torch.
 
 def task(model: Encoder | None = None, **settings: Any) -> MoCo:
     model = encoder() if model is None else model
-    return MoCo(model, model.dimensions, **{"standard": STANDARD, "classes": 3, "queue": 7, **settings})
+    return MoCo(model, model.dimensions, **{"base": STANDARD, "classes": 3, "queue": 7, **settings})
 
 
 def images(count: int = 6, seed: int = 0) -> Tensor:
@@ -109,7 +109,7 @@ def test_views_have_crops_and_draws_of_their_own_and_the_key_side_has_no_gradien
     moco.encoder.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     optimizer = torch.optim.SGD(moco.encoder.parameters(), lr=0.1)
     standard = BaseAugmentation(padding=2, cutout=0, mean=(0.4,), std=(0.3,))
-    moco.standard = standard
+    moco.base = standard
     step = InnerStep(moco.encoder.float(), moco, Tensor.backward, optimizer, standard, policy)
     moco.key.float()
     before = [parameter.clone() for parameter in moco.key.parameters()]
