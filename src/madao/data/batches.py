@@ -47,6 +47,7 @@ class Batches:
         batch_size: int,
         device: torch.device,
         seed: int = 0,
+        *,
         shuffle: bool = True,
         drop_last: bool = True,
         workers: int = 0,
