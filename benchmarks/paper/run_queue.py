@@ -48,7 +48,7 @@ SMALL_FILES = (
 ARCHIVE = "cells.tar.gz"
 LARGEST_ARCHIVE = 16 * 2**20
 GRACE = 20.0
-"""Seconds before the end at which cells that still run are told to write their checkpoints."""
+"""Seconds before the end at which running cells are told to write their checkpoints; of a short call a quarter."""
 STALLED = 300.0
 """Seconds without an epoch after which a cell is started again: compilers of torch 2.11 hang now and then."""
 WINDOW = 40.0
@@ -132,6 +132,7 @@ class Runner:
         memory: MiB of GPU memory that cells may take together.
         minutes: The time that it may take.
         patient: Whether to wait for data sets that are not there yet.
+        mps: Whether to start NVIDIA's multi-process service.
     """
 
     def __init__(
@@ -143,22 +144,24 @@ class Runner:
         memory: float,
         minutes: float,
         patient: bool = False,
+        mps: bool = True,
     ) -> None:
         self.trainings, self.out, self.jobs, self.memory = trainings, out, jobs, memory
         self.began = time.monotonic()
-        self.deadline = self.began + 60 * minutes
+        self.grace = min(GRACE, 15 * minutes)
+        self.deadline = self.began + 60 * minutes - self.grace
         self.mps = Mps()
         self.slow_down = SlowDown(queue.sharing["without_mps"])
         self._sharing = queue.sharing
         self._changed = self.began
-        self._patient, self._stop = patient, False
+        self._patient, self._start_mps, self._stop = patient, mps, False
 
     def run(self) -> int:
         """Train; returns the exit code: 1 if a cell failed for good."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._ask_to_stop)
         (self.out / "logs").mkdir(parents=True, exist_ok=True)
-        if self.mps.start():
+        if self._start_mps and self.mps.start():
             self.slow_down.per_job = self._sharing["with_mps"]
         try:
             while not self._stop and self._remaining > 0 and not self._hopeless:
@@ -174,7 +177,7 @@ class Runner:
 
     @property
     def _remaining(self) -> float:
-        return self.deadline - GRACE - time.monotonic()
+        return self.deadline - time.monotonic()
 
     @property
     def _running(self) -> list[Training]:
@@ -481,6 +484,7 @@ def main() -> int:
     parser.add_argument("--queue", type=Path, default=HERE / "queue.yaml", help="the queue's file")
     parser.add_argument("--memory", type=float, default=120_000, help="MiB of GPU memory that cells may take")
     parser.add_argument("--wait-for-data", action="store_true", help="wait for data sets that are not there yet")
+    parser.add_argument("--no-mps", action="store_true", help="do not start NVIDIA's multi-process service")
     parser.add_argument("--publish", type=Path, help="train nothing; add this folder's finished cells to the records")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results", help="where the records are")
     parser.add_argument("--list", action="store_true", help="train nothing; list the cells and whether they are done")
@@ -501,7 +505,7 @@ def main() -> int:
             print(f"{training.cell.name}: {state}")
         return 0
     limits = (arguments.jobs, arguments.memory, arguments.minutes)
-    return Runner(queue, trainings, out, *limits, patient=arguments.wait_for_data).run()
+    return Runner(queue, trainings, out, *limits, patient=arguments.wait_for_data, mps=not arguments.no_mps).run()
 
 
 if __name__ == "__main__":

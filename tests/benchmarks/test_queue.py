@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 import tarfile
@@ -163,17 +164,26 @@ def _run(queue: Path, out: Path, minutes: float) -> subprocess.CompletedProcess[
     return subprocess.run([*command, "--minutes", str(minutes)], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_a_call_ends_in_time_and_the_next_one_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "runs"
-    endless = _queue(tmp_path / "queue.yaml", 100_000, 1, [("standard", 0), ("uniform", 0)], evaluate_every=1000)
-    ended = _run(endless, out, 0.65)  # of which 20 seconds are for checkpoints
-    assert ended.returncode == 0, ended.stderr
-    assert "standard 0: stopped at epoch" in ended.stdout
+    never = {
+        "evaluate_every": 100_000,
+        "checkpoint_every": 100_000,
+    }  # only cells that are told to stop write checkpoints
+    endless = _queue(tmp_path / "queue.yaml", 100_000, 1, [("standard", 0)], **never)
+    reached = [0]
+    for minutes in (0.5, 0.3):  # without its checkpoint the second call would get less far than the first
+        ended = _run(endless, out, minutes)
+        assert ended.returncode == 0, ended.stderr
+        found = re.search(r"standard 0: stopped at epoch (\d+)", ended.stdout)
+        assert found is not None, ended.stdout
+        assert (f"started, from epoch {reached[-1]}" in ended.stdout) == (reached[-1] > 0)
+        reached.append(int(found[1]))
+    assert reached == sorted({*reached})
     progress = json.loads((out / "progress.json").read_text())
     assert progress["running"] == progress["finished"] == progress["failed"] == {}
-    assert "cifar10-wrn-28-2 standard 0" in progress["waiting"]
-    again = _run(endless, out, 0.5)
-    assert "standard 0: started, from epoch" in again.stdout
+    assert progress["waiting"] == ["cifar10-wrn-28-2 standard 0"]
 
 
 def test_finished_cells_are_collected_skipped_and_published(tmp_path: Path, runner: Any) -> None:
@@ -186,7 +196,7 @@ def test_finished_cells_are_collected_skipped_and_published(tmp_path: Path, runn
         archive.extractall(tmp_path / "unpacked", filter="data")
     assert "cifar10-wrn-28-2/standard/0/result.json" in names
     assert not [name for name in names if name.endswith(".pt")]
-    assert "started" not in _run(queue, out, 0.5).stdout.replace("MPS: started", "")
+    assert "started" not in _run(queue, out, 0.2).stdout.replace("MPS: started", "")
     results = tmp_path / "results"
     results.mkdir()
     (line,) = runner.publish(tmp_path / "unpacked", results, {"command": "again", "jobs": 2})
@@ -206,7 +216,7 @@ def test_cells_that_all_fail_end_the_call(tmp_path: Path) -> None:
     ended = _run(queue, tmp_path / "runs", 1.5)
     progress = json.loads((tmp_path / "runs" / "progress.json").read_text())
     assert ended.returncode == 1
-    assert 0 < len(progress["failed"]) < 9
+    assert 0 < len(progress["failed"]) <= 3
     assert "found no complete cifar10" in next(iter(progress["failed"].values()))
 
 
