@@ -252,18 +252,18 @@ def test_tasks_and_data_have_to_go_together(tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.slow
 def test_a_planted_rotation_is_found_and_miou_rises(tmp_path: Path) -> None:
     results = {}
-    for method in ("standard", "madao"):
+    for method in ("base", "learned"):
         settings = ["--epochs=25", "--batch_size=32", "--outer.every=3", "--outer.lr=0.05", "--outer.batch_size=64"]
         out = tmp_path / method
         arguments = [*SETTINGS, *settings, "--augment.crop=none", f"--augment.method={method}", f"--out={out}"]
         assert main(["train", *arguments, "--evaluate_every=25"]) == 0
         results[method] = Result.load(out)
-    standard, madao = results["standard"], results["madao"]
-    assert standard is not None
-    assert madao is not None
-    share, times, rank = family_share(madao, "rotate")
+    base, learned = results["base"], results["learned"]
+    assert base is not None
+    assert learned is not None
+    share, times, rank = family_share(learned, "rotate")
     assert rank == 1
     assert times > 2.5, share
-    assert madao.test_error is not None
-    assert standard.test_error is not None
-    assert madao.test_error < standard.test_error - 0.05
+    assert learned.test_error is not None
+    assert base.test_error is not None
+    assert learned.test_error < base.test_error - 0.05
