@@ -200,19 +200,19 @@ def test_miou_is_that_of_scikit_learn() -> None:
 @pytest.mark.slow
 def test_a_synthetic_rotation_is_found_and_miou_rises(tmp_path: Path) -> None:
     results = {}
-    for method in ("standard", "madao"):
+    for method in ("base", "learned"):
         settings = ["--task.name=segmentation", "--data.name=shapes", "--data.shift=rotate", "--augment.crop=none"]
         settings += ["--epochs=25", "--batch_size=32", "--outer.every=3", "--outer.lr=0.05", "--outer.batch_size=64"]
         settings += [f"--augment.method={method}", "--tensorboard=false", "--evaluate_every=25"]
         out = tmp_path / method
         assert main(["train", *settings, f"--out={out}"]) == 0
         results[method] = Result.load(out)
-    standard, madao = results["standard"], results["madao"]
-    assert standard is not None
-    assert madao is not None
-    share, times, rank = family_share(madao, "rotate")
+    base, learned = results["base"], results["learned"]
+    assert base is not None
+    assert learned is not None
+    share, times, rank = family_share(learned, "rotate")
     assert rank == 1
     assert times > 2.5, share
-    assert madao.test_error is not None
-    assert standard.test_error is not None
-    assert madao.test_error < standard.test_error - 0.05
+    assert learned.test_error is not None
+    assert base.test_error is not None
+    assert learned.test_error < base.test_error - 0.05
