@@ -185,12 +185,10 @@ class SlowOuterSteps(StoppingTrainer):
     def __init__(self, run: Run) -> None:
         super().__init__(run, at=-1)
         assert run.outer_loop is not None
-        self.update = run.outer_loop._update
-        run.outer_loop._update = self.slow_update  # type: ignore[method-assign]
+        run.outer_loop.outer.optimizer.register_step_pre_hook(self.slow_down)
 
-    def slow_update(self, *arguments: Any) -> None:
+    def slow_down(self, *_: Any) -> None:
         time.sleep(0.1)
-        self.update(*arguments)
         self.at = self.run.step + 1 if self.run.step < 2 else -1
 
 
