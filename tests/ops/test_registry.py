@@ -99,14 +99,14 @@ def test_leaving_out() -> None:
         ({"operations": ["Rotat"]}, "unknown operation 'Rotat'; did you mean 'Rotate'?"),
         ({"operations": ["rotate"]}, "did you mean 'Rotate'?"),
         ({"limits": {"Rotato": 3}}, "cannot limit 'Rotato'; did you mean 'Rotate'?"),
-        ({"without": ["Inverse"]}, "cannot leave out 'Inverse'; did you mean 'Invert'?"),
+        ({"exclude": ["Inverse"]}, "cannot leave out 'Inverse'; did you mean 'Invert'?"),
         ({"limits": {"Invert": 3}}, "Invert has no magnitude"),
         ({"limits": {"Rotate": 0}}, "Rotate: the limit must lie above 0"),
         ({"operations": ["ROTATE"]}, "did you mean 'Rotate'?"),
         ({"limits": {"Rotate": -10}}, "Rotate: the limit must lie above 0.*got -10"),
         ({"limits": {"Solarize": 300}}, "Solarize: the limit must lie below 256.*got 300"),
         ({"limits": {"Rotate": float("nan")}}, "got nan"),
-        ({"without": PAPER}, "no operation left"),
+        ({"exclude": PAPER}, "no operation left"),
     ],
 )
 def test_bad_choices(arguments: dict[str, object], message: str) -> None:
@@ -117,7 +117,7 @@ def test_bad_choices(arguments: dict[str, object], message: str) -> None:
 def test_a_string_is_not_a_list_of_names() -> None:
     with pytest.raises(TypeError, match="operations must be a list of names, got the one string 'Rotate'"):
         choose("Rotate")
-    with pytest.raises(TypeError, match="without must be a list of names, got the one string 'Invert'"):
+    with pytest.raises(TypeError, match="exclude must be a list of names, got the one string 'Invert'"):
         Policy(exclude="Invert")
     with pytest.raises(ValueError, match="unknown operation 'Twirl'; known are ShearX"):
         find("Twirl")

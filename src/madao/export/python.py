@@ -114,7 +114,7 @@ def source(spec: PolicySpec, module: str = "policy_python") -> str:
     head = _HEAD.format(module=module, imports=_imports(text), fill=tuples, label=words["{label}"])
     trailing = "," if len(moving) == 1 else ""
     law = _tables(spec) if spec.network is None else _looking_tables(spec, spec.network)
-    magnitude_jitter = f"VARIATION = {spec.magnitude_jitter!r}  # how much weaker than in its row a strength may be\n"
+    magnitude_jitter = f"MAGNITUDE_JITTER = {spec.magnitude_jitter!r}  # how much weaker than in its row a strength may be\n"
     tables = f"{law}{magnitude_jitter if spec.magnitude_jitter else ''}MOVING = ({', '.join(moving)}{trailing})\n"
     transform = _CLASS
     for place, word in words.items():
@@ -151,7 +151,7 @@ _BY_IMAGE = {
 _ALIKE = {"{neutral}": "_", "{weaker}": ""}
 _VARIED = {
     "{neutral}": "neutral",
-    "{weaker}": " " * 12 + "strength = neutral + (1 - VARIATION * source.random()) * (strength - neutral)\n",
+    "{weaker}": " " * 12 + "strength = neutral + (1 - MAGNITUDE_JITTER * source.random()) * (strength - neutral)\n",
 }
 
 

@@ -72,7 +72,7 @@ class Policy(AugmentationPolicy):
         self.magnitude_jitter = check_magnitude_jitter(magnitude_jitter)
         if init_magnitude is not None and not 0 < init_magnitude < 1:
             raise ValueError(
-                f"start must lie between 0 and 1, from neither of which a magnitude can learn, got {init_magnitude!r}"
+                f"init_magnitude must lie between 0 and 1, from neither of which a magnitude can learn, got {init_magnitude!r}"
             )
         count = len(self.operations)
         with_magnitude = [i for i, operation in enumerate(self.operations) if operation.has_magnitude]
@@ -242,4 +242,4 @@ class Policy(AugmentationPolicy):
 
 def settings_of(spec: PolicySpec) -> dict[str, Any]:
     """What a spec says of the policy it is of, beside its stages and their numbers."""
-    return {"operations": spec.operations, "fill": spec.fill, "variation": spec.magnitude_jitter}
+    return {"operations": spec.operations, "fill": spec.fill, "magnitude_jitter": spec.magnitude_jitter}
