@@ -19,7 +19,7 @@ from madao.policy import (
     Uniform,
     load_policy,
 )
-from madao.policy.baselines.fixed import START
+from madao.policy.learned import START
 from madao.policy.registry import NAMED
 from madao.tasks import Classification, MoCo, Segmentation, Task
 from madao.text import counted, nearest
