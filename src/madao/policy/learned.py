@@ -194,7 +194,7 @@ class Policy(AugmentationPolicy):
         if spec.conditional_on != cls.conditional_on:
             raise ValueError(
                 f"{cls.__name__} has conditional_on={cls.conditional_on!r}, this spec {spec.conditional_on!r}; call "
-                "from_spec of Policy ('none'), ClassPolicy ('class') or ImagePolicy ('image'), or use only the part that "
+                "from_spec of Policy ('none'), ClassPolicy ('class') or ImagePolicy ('image'), or use the part that "
                 "all images share, Policy.from_spec(spec.of_class(None))"
             )
         policy = cls(**cls._arguments_of(spec), **settings)
