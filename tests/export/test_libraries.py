@@ -119,7 +119,7 @@ def test_kornia_options() -> None:
         same(images * 255)
     pipeline = AugmentationSequential(ForKornia(single("Rotate", 0.5)), data_keys=["input"])
     found = pipeline(images)
-    with pytest.raises(NotImplementedError, match="a policy cannot be undone"):
+    with pytest.raises(NotImplementedError, match="a policy cannot be inverted"):
         pipeline.inverse(found)
 
 
@@ -182,7 +182,7 @@ def test_timm_in_three_parts_and_mistakes() -> None:
     taken = create_transform(32, is_training=True, auto_augment="rand-m9-n2")
     with pytest.raises(ValueError, match=r"there is a RandAugment already; call .* with auto_augment=None"):
         insert(transform, taken)
-    with pytest.raises(TypeError, match="a Compose, got int"):
+    with pytest.raises(TypeError, match=r"the Compose .* got int"):
         insert(transform, 3)
     assert repr(transform).startswith("PolicyTransform(n=3, ops=\n\tstage 1")
 

@@ -77,7 +77,7 @@ def test_where_no_image_can_be_augmented_the_error_names_the_remedy() -> None:
         transform(torch.arange(8.0).reshape(1, 2, 4).expand(3, 2, 4))
     with pytest.raises(ValueError, match="1 or 3 channels, got 4"):
         transform(torch.zeros(4, 8, 8))
-    with pytest.raises(ValueError, match="must come in one number"):
+    with pytest.raises(ValueError, match="same leading dimensions"):
         transform(tv_tensors.Image(torch.zeros(3, 8, 8)), tv_tensors.Image(torch.zeros(2, 3, 8, 8)))
     with pytest.raises(TypeError, match="policy must be a PolicySpec, a policy with spec"):
         PolicyTransform(3)

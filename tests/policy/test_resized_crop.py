@@ -254,13 +254,3 @@ def test_before_is_crop_and_flip_and_after_is_normalise_and_cutout(crops: Tensor
     for image, y, x in zip(expected, draw.hole_y.tolist(), draw.hole_x.tolist(), strict=True):
         image[:, max(y - 3, 0) : y + 3, max(x - 3, 0) : x + 3] = 0
     torch.testing.assert_close(standard.after(before, draw), expected)
-
-
-def test_mistakes() -> None:
-    with pytest.raises(ValueError, match="size must be a whole number of at least 1, got 0"):
-        BaseAugmentation(size=0)
-    for scale in (0.0, -0.1, 1.5, math.nan):
-        with pytest.raises(
-            ValueError, match=f"scale is a part of the image's area, above 0 and at most 1, got {scale}"
-        ):
-            BaseAugmentation(scale=scale)

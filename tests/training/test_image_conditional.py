@@ -16,8 +16,8 @@ from madao.outer.outer_step import OuterRequest
 from madao.policy.conditional.features import features
 from madao.training.run.artifacts import run_directory
 from madao.training.trainer import Trainer
+from tests.helpers.policies import inverting_dark
 from tests.outer.test_policy_optimizer import VALIDATION
-from tests.policy.conditional.test_image_conditional import inverting_dark
 from tests.training.test_class_conditional import TRAIN, assert_alone_learns, build
 from tests.training.test_trainer import assert_resumes, settings, splits
 

@@ -114,7 +114,7 @@ def source(spec: PolicySpec, module: str = "policy_python") -> str:
     head = _HEAD.format(module=module, imports=_imports(text), fill=tuples, label=words["{label}"])
     trailing = "," if len(moving) == 1 else ""
     law = _tables(spec) if spec.network is None else _network_tables(spec, spec.network)
-    jitter = f"MAGNITUDE_JITTER = {spec.magnitude_jitter!r}  # strengths are up to this fraction weaker than in STAGES\n"
+    jitter = f"MAGNITUDE_JITTER = {spec.magnitude_jitter!r}  # strengths are weaker than in STAGES by up to this part\n"
     tables = f"{law}{jitter if spec.magnitude_jitter else ''}MOVING = ({', '.join(moving)}{trailing})\n"
     transform = _CLASS
     for place, word in words.items():

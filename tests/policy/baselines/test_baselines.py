@@ -23,7 +23,7 @@ def test_uniform_is_a_policy_before_it_learns() -> None:
 
 
 def test_settings_of_the_controls_take_effect() -> None:
-    entries = Uniform(1, ["Rotate", "Invert"], {"Rotate": 10}, application=0.3, magnitude=0.5, fill=0.2)
+    entries = Uniform(1, ["Rotate", "Invert"], limits={"Rotate": 10}, application=0.3, magnitude=0.5, fill=0.2)
     assert [operation.range for operation in entries.operations] == [(0.0, 10.0), None]
     spec = entries.spec()
     assert (spec.fill, spec.stages[0][0]) == (0.2, OperationParams(0.5, 0.3, 5.0))
