@@ -199,9 +199,7 @@ class BaseAugmentation(SeededModule):
         if len(draw.top) != len(images):
             raise ValueError(f"the draw is for {len(draw.top)} images, but there are {len(images)}")
         if (draw.inner is None) != (self.policy is None):
-            raise ValueError(
-                "the draw and this BaseAugmentation differ in whether there is a policy; sample from this one"
-            )
+            raise ValueError("only one of the draw and this BaseAugmentation has a policy; sample from this one")
         images = self.before(images, draw)
         if self.policy is not None and draw.inner is not None:
             # uint8 levels cannot carry a gradient.
