@@ -14,16 +14,16 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from madao import ImagePolicy, Policy, PolicySpec, load_policy
+from madao import ImagePolicy, PolicySpec, load_policy
 from madao.cli import main
 from madao.export import albumentations as for_albumentations
 from madao.export import export, image_conditional
 from madao.export import timm as for_timm
-from madao.export.single_image import ImageAugmenter, from_pil, to_pil
+from madao.export.single_image import ImageAugmenter, Step, from_pil, to_pil
 from madao.export.torchvision import PolicyTransform
 from madao.policy import FrozenPolicy
 from madao.policy.conditional.features import features
-from tests.helpers.exported import assert_tidy, load, write
+from tests.helpers.exported import assert_tidy, load, single, write
 from tests.helpers.policies import inverting_dark, scattered
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -197,10 +197,8 @@ def test_the_file_draws_where_logits_are_large(tmp_path: Path) -> None:
         assert names <= {"invert", "equalize"}
 
 
-def test_magnitudes_of_every_image_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("madao.export.single_image._MAX_CACHED_VALUES", 5)
-    augmenter = ImageAugmenter(SPEC)
-    for image in IMAGES:
-        augmenter.augment(image, augmenter.sample(image=image))
-        assert len(augmenter._values) <= 5
-    assert ImageAugmenter(Policy().spec()).sample(image=IMAGES[0])
+def test_the_cache_of_magnitudes_does_not_grow_without_end() -> None:
+    augmenter, image = ImageAugmenter(single("Brightness", 1.0)), torch.zeros(3, 1, 1, dtype=torch.uint8)
+    for number in range(5000):
+        augmenter.augment(image, (Step(0, True, number / 5000, 1.0),))
+    assert 0 < len(augmenter._values) <= 4096

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,17 +48,28 @@ def test_a_given_generator_is_the_only_source(build: Build) -> None:
 
 
 @every_policy
-def test_seed_copy_and_state(build: Build) -> None:
+def test_seed_copy_and_state(build: Build, tmp_path: Path) -> None:
     images = torch.rand(40, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     policy = build(seed=1)
     assert torch.equal(build(seed=1)(images), policy(images))
     assert not torch.equal(build(seed=2)(images), build(seed=1)(images))
     other = build(seed=9)
-    other.load_state_dict(policy.state_dict())
+    torch.save(policy.state_dict(), tmp_path / "policy.pt")
+    other.load_state_dict(torch.load(tmp_path / "policy.pt", weights_only=True))
     copied = copy.deepcopy(policy)
     expected = policy(images)
     assert torch.equal(other(images), expected)
     assert torch.equal(copied(images), expected)
+
+
+@every_policy
+def test_images_keep_shape_and_dtype_and_change(build: Build, crops: Tensor) -> None:
+    policy = build()
+    for images in (crops, crops / 255, crops[:, :1], crops[:0], crops[:1, :, :1, :1], crops[:7, :, :5, :9] / 255):
+        result = policy(images)
+        assert result.shape == images.shape
+        assert result.dtype == images.dtype
+        assert images.numel() < 10 or not torch.equal(result, images)
 
 
 @every_policy

@@ -233,32 +233,6 @@ def test_log_probability_of_what_an_image_goes_through() -> None:
     assert (two.effect_log_prob(draw) >= two.log_prob(draw) - 1e-6).all()
 
 
-def test_no_global_random_state() -> None:
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    images = torch.rand(50, 3, 4, 4, generator=torch.Generator().manual_seed(0))
-    first = Policy(seed=1)(images)
-    assert torch.equal(torch.get_rng_state(), before)
-    torch.manual_seed(99)
-    assert torch.equal(Policy(seed=1)(images), first)
-    assert not torch.equal(Policy(seed=2)(images), first)
-
-
-def test_the_random_state_travels_in_the_state_dict(tmp_path: object) -> None:
-    images = torch.rand(50, 3, 4, 4, generator=torch.Generator().manual_seed(0))
-    policy = uneven()
-    policy(images)
-    path = f"{tmp_path}/policy.pt"
-    torch.save(policy.state_dict(), path)
-    resumed = Policy()
-    resumed.load_state_dict(torch.load(path, weights_only=True))
-    copied = copy.deepcopy(policy)
-    expected = [policy(images) for _ in range(3)]
-    for other in (resumed, copied):
-        assert all(torch.equal(other(images), e) for e in expected)
-    assert not torch.equal(policy.manual_seed(4)(images), Policy.from_spec(policy.spec(), seed=5)(images))
-
-
 def test_a_state_belongs_to_its_operations() -> None:
     state = Policy(limits={"Rotate": 5}).state_dict()
     Policy(limits={"Rotate": 5}).load_state_dict(state)
@@ -292,14 +266,6 @@ def test_spec_and_back() -> None:
     )  # probabilities of 1, and magnitudes at the end of the range
     assert all(torch.isfinite(parameter).all() for parameter in certain.parameters())
     assert certain.application.min() > 0.999
-
-
-def test_single_images_and_greyscale() -> None:
-    policy = Policy()
-    for shape in [(0, 3, 8, 8), (1, 1, 1, 1), (1, 3, 5, 9), (7, 1, 4, 4)]:
-        for images in (torch.rand(shape), torch.zeros(shape, dtype=torch.uint8)):
-            assert policy(images).shape == shape
-            assert policy(images).dtype == images.dtype
 
 
 @pytest.mark.parametrize(
