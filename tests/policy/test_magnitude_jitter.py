@@ -96,7 +96,7 @@ def test_errors_name_the_field_of_the_file(old: str, new: str, message: str) -> 
         PolicySpec.loads(text.replace(old, new))
 
 
-@pytest.mark.parametrize("method", ["madao", "uniform"])
+@pytest.mark.parametrize("method", ["learned", "uniform"])
 def test_a_run_has_it(method: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
     settings = ["--epochs=1", "--batch_size=256", "--tensorboard=false", "--device=cpu", f"--augment.method={method}"]

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from madao.labels import IGNORED
 from madao.ops import Operation, targets
 from madao.ops.checks import check_fill, check_fill_fits, check_images, check_strengths
 from madao.ops.dispatch import dispatch_unchecked, grouped
@@ -83,7 +84,7 @@ class AugmentationPolicy(SeededModule, abc.ABC):
             images = self._augment_stage(images, draw, stage)
         return images
 
-    def augment_masks(self, masks: Tensor, draw: Draw, outside: int = 255) -> Tensor:
+    def augment_masks(self, masks: Tensor, draw: Draw, outside: int = IGNORED) -> Tensor:
         """Move masks as the draw moves their images. Tone operations leave masks unchanged.
 
         Args:
