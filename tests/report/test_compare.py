@@ -131,11 +131,11 @@ def test_other_images_are_another_problem(tmp_path: Path) -> None:
 def test_a_run_of_before_a_setting_was_there_is_like_one_that_leaves_it_at_nothing(tmp_path: Path) -> None:
     found = runs(tmp_path, ("standard", 0, 0.02), ("standard", 1, 0.04))
     config = tmp_path / "1" / "config.yaml"
-    older = config.read_text().replace("  images: null\n", "")
+    older = config.read_text().replace("  max_images: null\n", "")
     assert older != config.read_text()
     config.write_text(older)
     assert [len(group.runs) for group in compare([found[0], read_run(tmp_path / "1")])[0].groups] == [2]
-    config.write_text(older.replace("data:\n", "data:\n  images: 40\n"))
+    config.write_text(older.replace("data:\n", "data:\n  max_images: 40\n"))
     assert not compare([found[0], read_run(tmp_path / "1")])
 
 
