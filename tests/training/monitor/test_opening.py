@@ -76,5 +76,5 @@ def test_each_of_several_trainings_is_warned_of(
     monkeypatch.setattr(jobs, "opening", lambda _: ["digits", "it learns in none"])
     channel: Connection = Pipe()[1]
     for first, said in ((True, ["digits", "it learns in none"]), (False, ["madao 0: it learns in none"])):
-        jobs._train(settings(tmp_path / "run"), "madao 0", 1, channel, first)
+        jobs.train(settings(tmp_path / "run"), "madao 0", 1, channel, first)
         assert capsys.readouterr().out.splitlines() == [*said, "trains"]
