@@ -242,7 +242,7 @@ def test_the_text_has_the_numbers_of_the_run(browser: Browser, one: Path) -> Non
     row = text("#policy tbody tr").split("\t")
     assert row == ["Rotate", "80.8 %", "62 %", "±25°", "80.8 %", "62 %", "±25°"]
     assert "90 outer steps, 0 skipped" in text("#health p")
-    assert "90 cut short" in text("#health p")
+    assert "90 truncated" in text("#health p")
     assert "60 s of training, 20 s of it for the policy: 1.50 ×" in text("#cost p")
     numbers = page.evaluate("document.querySelector('figure[data-chart=time] .numbers').textContent")
     assert "training22" in numbers
@@ -309,7 +309,7 @@ def test_a_policy_that_took_no_outer_step_is_not_praised(tmp_path: Path) -> None
             ("control", "uniform", 0.05),
         )
     )
-    alone, apart = "The policy is as it started: no outer step", "are as they started, so that no difference"
+    alone, apart = "The policy did not change: no outer step", "of these runs did not change"
     for runs, is_told in (([control, unmoved], True), ([control, learned], False), ([unmoved], True)):
         text = write_report(runs, tmp_path / "report.html", figures=False)[0].read_text()
         assert (alone in text) == is_told

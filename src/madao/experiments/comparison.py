@@ -15,7 +15,7 @@ from madao.experiments.jobs import Job, JobPool
 from madao.experiments.magnitude_search import MagnitudeSearch, read_search, write_search
 from madao.experiments.published import is_record, record, without_paths
 from madao.experiments.shared_search import SharedSearch, optuna_library, study_name
-from madao.experiments.table import SEARCH, TUNED, Table, chosen_magnitude, markdown, plain, read_cells, tabulate
+from madao.experiments.table import SEARCH, TUNED, Table, chosen_magnitude, markdown, read_cells, tabulate, to_dict
 from madao.files import replacing
 from madao.training.run.directory import lock
 
@@ -80,7 +80,7 @@ class Comparison:
         wanted = dict.fromkeys(self.plan.methods, self.plan.seeds)
         table = tabulate(read_cells(folder), wanted, chosen_magnitude(folder))
         for name, content in (
-            ("table.json", json.dumps(plain(table), indent=2) + "\n"),
+            ("table.json", json.dumps(to_dict(table), indent=2) + "\n"),
             ("table.md", markdown(table)),
         ):
             with replacing(folder / name) as file:

@@ -9,7 +9,7 @@ import yaml
 from madao.config.train_config import DataConfig, Plain, TrainConfig, from_dict, to_dict
 from madao.errors import UserError
 from madao.experiments.compare_config import Plan
-from madao.experiments.dataset_hash import fingerprint
+from madao.experiments.dataset_hash import dataset_hash
 from madao.experiments.table import TUNED
 from madao.files import replacing
 from madao.training.run.directory import RunDirectory, first_difference
@@ -114,7 +114,7 @@ def _shared_settings(base: TrainConfig) -> Plain:
 def _hash(data: DataConfig) -> str | None:
     """Hash images, after their download; None where they cannot be read, which the cells report."""
     try:
-        return fingerprint(data)
+        return dataset_hash(data)
     except UserError:
         if data.download:
             raise

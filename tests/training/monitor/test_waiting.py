@@ -241,7 +241,7 @@ def test_the_report_says_so(tmp_path: Path) -> None:
         "model_images_per_second": [600.0] * epochs,
     }
     starving = dataclasses.replace(fast, timing={**fast.timing, **waits})
-    assert "The model waited for its images 50&nbsp;% of the time: in the last epoch 300 images/s of 600" in _cost(
+    assert "The model waited for images 50&nbsp;% of the time: in the last epoch it got 300 of the 600 images/s" in _cost(
         starving
     )
     names = [series.name for series in cost_charts(starving)[0].panels[0].series]
