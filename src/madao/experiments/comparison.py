@@ -170,7 +170,7 @@ class Comparison:
         before, folder = self._read_record(), self.plan.folder
         search = read_search(folder / SEARCH) if TUNED in self.plan.methods else {}
         about = {"command": without_paths(self.command), "jobs": (read_folder(folder) or {}).get("jobs")}
-        kept = {key: search[key] for key in ("magnitude", "trials") if key in search}
+        kept: dict[str, Any] = {key: search[key] for key in ("magnitude", "trials") if key in search}
         text = record(read_cells(folder, [*self.plan.methods]), about, kept, before)
         with replacing(path) as file:
             file.write(text.encode())

@@ -78,7 +78,7 @@ class SharedSearch(MagnitudeSearch):
         A trial that was given up has ended, too.
         """
         trials = self._trials()
-        known = {each.number: each.value for each in trials if each.state == self._states.COMPLETE}
+        known: dict[int, float] = {each.number: each.value for each in trials if each.state == self._states.COMPLETE}
         self.errors = {self.magnitudes[number]: value for number, value in known.items()}
         if len(trials) < len(self.magnitudes) or any(t.state == self._states.RUNNING for t in trials) or not known:
             return None
