@@ -65,6 +65,6 @@ def _map(policy: PolicySpec, kind: str, names: Sequence[str], each: Tensor, capt
     return (
         f'<figure data-map="{several}"><h3>Selection by {kind}</h3><div class="wide" tabindex="0">'
         f'<table class="map"><thead><tr><th></th>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
-        f"<figcaption>{caption}; darker is more often. All {several} share the policy in the last row.</figcaption>"
+        f"<figcaption>{caption}; darker is more often. The last row is the shared policy.</figcaption>"
         "</figure>"
     )
