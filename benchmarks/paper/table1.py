@@ -13,6 +13,7 @@ COLUMNS = {
     "base": "base augmentation",
     "autoaugment-cifar10": "AutoAugment",
     "randaugment": "RandAugment, tuned",
+    "randaugment-mild": "RandAugment at 0.06",
     "learned": "the paper's method",
     "uniform": "every operation equally",
     "trivialaugment": "TrivialAugment",
