@@ -15,8 +15,8 @@ import yaml
 from PIL import Image
 
 from madao.experiments.table import cell_path
-from tests.helpers.run_directories import write_run
 from tests.helpers.scripts import ROOT, module
+from tests.helpers.run_directories import write_run
 
 PAPER = ROOT / "benchmarks" / "paper"
 
@@ -194,7 +194,7 @@ def test_finished_cells_are_collected_skipped_and_published(tmp_path: Path, runn
     with tarfile.open(out / "cells.tar.gz") as archive:
         names = archive.getnames()
         archive.extractall(tmp_path / "unpacked", filter="data")
-    assert "cifar10-wrn-28-2/standard/0/result.json" in names
+    assert "cifar10-wrn-28-2/base/0/result.json" in names
     assert not [name for name in names if name.endswith(".pt")]
     assert "started" not in _run(queue, out, 0.2).stdout.replace("MPS: started", "")
     results = tmp_path / "results"

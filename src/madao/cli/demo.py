@@ -151,7 +151,7 @@ def _means_of_classes(result: Result) -> list[dict[str, float]]:
 
 
 def _means_of_tones(result: Result) -> list[dict[str, float]]:
-    train = digits(DatasetRequest(Path(), planted=BY_TONE)).train
+    train = digits(DatasetRequest(Path(), shift=BY_TONE)).train
     images, _ = train.load(list(range(len(train))))
     policy, dark = load_policy(result.out), dark_on_light(images)
     assert isinstance(policy, FrozenPolicy)

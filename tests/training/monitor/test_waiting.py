@@ -13,7 +13,7 @@ from torch import Tensor
 
 from madao.config.train_config import DataConfig
 from madao.data import GpuDecodedImages, InMemoryImages
-from madao.data.files import ImageFiles
+from madao.data.image_files import ImageFiles
 from madao.training import splits as splits_module
 from madao.training.monitor.profiler import Profiler
 from madao.training.monitor.waiting import loader_advice, timing_row
