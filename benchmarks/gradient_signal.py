@@ -123,7 +123,7 @@ def loaded(arguments: argparse.Namespace, folder: str) -> Trainer:
         sys.exit(f"{arguments.run} is no run directory: it has no config.yaml")
     config: TrainConfig = from_dict(saved)
     data = config.data if arguments.root is None else dataclasses.replace(config.data, root=arguments.root)
-    augment = dataclasses.replace(config.augment, method="madao")
+    augment = dataclasses.replace(config.augment, method="learned")
     config = dataclasses.replace(
         config, data=data, augment=augment, device=arguments.device, out=str(Path(folder) / "run"), resume=False
     )
@@ -131,7 +131,7 @@ def loaded(arguments: argparse.Namespace, folder: str) -> Trainer:
     path = directory.checkpoints.folder / checkpoint.LAST if arguments.checkpoint is None else arguments.checkpoint
     state = checkpoint.read(path)
     trainer.network.load_state_dict(state["model"])
-    learned = state.get("policy") is not None and saved["augment"]["method"] == "madao"
+    learned = state.get("policy") is not None and from_dict(saved).augment.method == "learned"
     if learned and not arguments.fresh and trainer.policy is not None:
         trainer.policy.load_state_dict(state["policy"])
     return trainer

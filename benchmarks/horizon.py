@@ -87,7 +87,7 @@ def train(seed: int, epochs: int, root: str, device: str, operations: Sequence[s
     """One seed, all ways."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        config = settings(root, folder, seed, epochs, device, method="madao")
+        config = settings(root, folder, seed, epochs, device, method="learned")
         never = dataclasses.replace(config.outer, warmup=2.0 * epochs)  # nothing is learned on the way
         config = dataclasses.replace(config, outer=never, checkpoint_every=epochs // 2)
         start = FirstHalf(config, f"seed {seed}", (epochs // 2,))

@@ -34,10 +34,10 @@ import yaml
 from cell_queue import Job, Queue, QueuedCell, SlowDown, epoch_seconds, job, next_cell, read_queue
 from entries import ROOT, Entry
 
-from madao.cli.plan import read_plan
-from madao.report.record import record
-from madao.report.table import cell_path, read_cells
-from madao.training.config import TrainConfig, as_plain
+from madao.experiments.compare_config import read_plan
+from madao.experiments.published import record
+from madao.experiments.table import cell_path, read_cells
+from madao.config.train_config import TrainConfig, to_dict
 
 HERE = Path(__file__).parent
 SMALL_FILES = (
@@ -254,7 +254,7 @@ class Runner:
     def _start(self, training: Training) -> None:
         settings = self.out / "settings" / f"{training.cell.name}.yaml"
         settings.parent.mkdir(exist_ok=True)
-        settings.write_text(yaml.safe_dump(as_plain(training.config), sort_keys=False))
+        settings.write_text(yaml.safe_dump(to_dict(training.config), sort_keys=False))
         threads = str(max(1, (os.cpu_count() or 1) // self.jobs))
         environment = {
             "TORCHINDUCTOR_CACHE_DIR": str((self.out / "cache" / "inductor").resolve()),
@@ -417,7 +417,7 @@ def prepare(queue: Queue, out: Path, data: str) -> list[Training]:
         for cell in cells:
             config = plan.cell(cell.method, cell.seed)
             config = dataclasses.replace(config, out=str(cell_path(out / entry.name, cell.method, cell.seed)))
-            learned = cell.method if config.augment.method == "madao" else "fixed"
+            learned = cell.method if config.augment.method == "learned" else "fixed"
             code = f"{config.data.name} {config.model.name} {learned}"  # weights alone, or outer steps too
             needs = queue.needs.get(cell.recipe)
             found[cell] = Training(cell, config, code, None if needs is None else Path(data) / needs)

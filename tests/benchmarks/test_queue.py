@@ -14,9 +14,9 @@ import pytest
 import yaml
 from PIL import Image
 
-from madao.report.table import cell_path
-from tests.benchmarks.scripts import ROOT, module
-from tests.report.runs import write_run
+from madao.experiments.table import cell_path
+from tests.helpers.scripts import ROOT, module
+from tests.helpers.run_directories import write_run
 
 PAPER = ROOT / "benchmarks" / "paper"
 
@@ -94,7 +94,7 @@ def test_the_first_cell_that_fits_is_next(logic: Any) -> None:
 
 
 def test_what_is_left_of_a_cell_is_its_start_and_its_epochs(logic: Any) -> None:
-    waits = cell(logic, "standard", seconds=200, start=30)
+    waits = cell(logic, "base", seconds=200, start=30)
     assert logic.job(waits, 200, 0, 0) == (30, 200)
     assert logic.job(waits, 200, 50, 0) == (30, 150)  # interrupted, and to be resumed
     assert logic.job(waits, 200, 0, 12) == (18, 200)
@@ -121,7 +121,7 @@ def test_the_queue_has_cells_that_the_tables_need_in_order(logic: Any, runner: A
     trainings = runner.prepare(queue, tmp_path, "data")
     assert [training.cell for training in trainings] == [*queue.cells]
     names = [(each.recipe, each.method, each.seed) for each in queue.cells]
-    assert names[:6] == [("cifar10-wrn-28-2", name, seed) for seed in (3, 4, 5) for name in ("standard", "uniform")]
+    assert names[:6] == [("cifar10-wrn-28-2", name, seed) for seed in (3, 4, 5) for name in ("base", "uniform")]
     seeds = [seed for recipe, _, seed in names if recipe == "cifar100-wrn-28-2"]
     assert seeds == sorted(seeds)  # one seed of everything before the second of anything
     assert {*queue.needs} == {recipe for recipe, _, _ in names}
@@ -171,48 +171,48 @@ def test_a_call_ends_in_time_and_the_next_one_goes_on(tmp_path: Path) -> None:
         "evaluate_every": 100_000,
         "checkpoint_every": 100_000,
     }  # only cells that are told to stop write checkpoints
-    endless = _queue(tmp_path / "queue.yaml", 100_000, 1, [("standard", 0)], **never)
+    endless = _queue(tmp_path / "queue.yaml", 100_000, 1, [("base", 0)], **never)
     reached = [0]
     for minutes in (0.5, 0.3):  # without its checkpoint the second call would get less far than the first
         ended = _run(endless, out, minutes)
         assert ended.returncode == 0, ended.stderr
-        found = re.search(r"standard 0: stopped at epoch (\d+)", ended.stdout)
+        found = re.search(r"base 0: stopped at epoch (\d+)", ended.stdout)
         assert found is not None, ended.stdout
         assert (f"started, from epoch {reached[-1]}" in ended.stdout) == (reached[-1] > 0)
         reached.append(int(found[1]))
     assert reached == sorted({*reached})
     progress = json.loads((out / "progress.json").read_text())
     assert progress["running"] == progress["finished"] == progress["failed"] == {}
-    assert progress["waiting"] == ["cifar10-wrn-28-2 standard 0"]
+    assert progress["waiting"] == ["cifar10-wrn-28-2 base 0"]
 
 
 def test_finished_cells_are_collected_skipped_and_published(tmp_path: Path, runner: Any) -> None:
     out = tmp_path / "runs"
-    queue = _queue(tmp_path / "queue.yaml", 1, 1, [("standard", 0), ("uniform", 0)])
+    queue = _queue(tmp_path / "queue.yaml", 1, 1, [("base", 0), ("uniform", 0)])
     ended = _run(queue, out, 1.5)
     assert "2 of 2 cells are finished" in ended.stdout, ended.stdout + ended.stderr
     with tarfile.open(out / "cells.tar.gz") as archive:
         names = archive.getnames()
         archive.extractall(tmp_path / "unpacked", filter="data")
-    assert "cifar10-wrn-28-2/standard/0/result.json" in names
+    assert "cifar10-wrn-28-2/base/0/result.json" in names
     assert not [name for name in names if name.endswith(".pt")]
     assert "started" not in _run(queue, out, 0.2).stdout.replace("MPS: started", "")
     results = tmp_path / "results"
     results.mkdir()
     (line,) = runner.publish(tmp_path / "unpacked", results, {"command": "again", "jobs": 2})
-    assert line.endswith("standard 0, uniform 0")
+    assert line.endswith("base 0, uniform 0")
     published = json.loads((results / "paper-cifar10-wrn-28-2.json").read_text())
-    assert {*published["cells"]} == {"standard 0", "uniform 0"}
+    assert {*published["cells"]} == {"base 0", "uniform 0"}
     before = published["cells"]["uniform 0"]["test_error"]
     write_run(cell_path(tmp_path / "more" / "cifar10-wrn-28-2", "uniform", 1), "uniform", 1, epochs=1, error=0.5)
     runner.publish(tmp_path / "more", results, {"command": "again", "jobs": 2})
     published = json.loads((results / "paper-cifar10-wrn-28-2.json").read_text())
-    assert {*published["cells"]} == {"standard 0", "uniform 0", "uniform 1"}
+    assert {*published["cells"]} == {"base 0", "uniform 0", "uniform 1"}
     assert published["cells"]["uniform 0"]["test_error"] == before
 
 
 def test_cells_that_all_fail_end_the_call(tmp_path: Path) -> None:
-    queue = _queue(tmp_path / "queue.yaml", 1, 1, [("standard", seed) for seed in range(9)], **{"data.name": "cifar10"})
+    queue = _queue(tmp_path / "queue.yaml", 1, 1, [("base", seed) for seed in range(9)], **{"data.name": "cifar10"})
     ended = _run(queue, tmp_path / "runs", 1.5)
     progress = json.loads((tmp_path / "runs" / "progress.json").read_text())
     assert ended.returncode == 1

@@ -22,7 +22,7 @@ def plan(folder: Path, *methods: str, seeds: tuple[int, ...] = (0,), search: Any
     configs = {
         name: TrainConfig(
             epochs=1,
-            augment=AugmentConfig(method="standard" if "broken" in name else name),
+            augment=AugmentConfig(method="base" if "broken" in name else name),
             data=DataConfig(name="folder", root=name) if "broken" in name else base.data,
         )
         for name in methods
@@ -58,23 +58,23 @@ def test_table_and_record_are_written_after_each_cell_and_a_full_disk_stops_noth
             assert not record.exists()
             table.rmdir()
 
-    asked = plan(folder, "standard", "broken one", "broken two", export=str(record))
+    asked = plan(folder, "base", "broken one", "broken two", export=str(record))
     comparison = Comparison(asked, say=say)
     with comparison.begin() as begun:
         assert begun.missing == 3
-        finished(folder, "standard")
+        finished(folder, "base")
         record.unlink()
         table.unlink()
         table.mkdir()  # so that it cannot be written
         comparison.train()
         assert comparison.problems.keys() == {"broken one 0", "broken two 0"}
         assert len(said) == 3
-        assert "| standard | 1 |" in table.read_text()
-        assert json.loads(record.read_text())["cells"].keys() == {"standard 0"}
+        assert "| base | 1 |" in table.read_text()
+        assert json.loads(record.read_text())["cells"].keys() == {"base 0"}
 
 
 def test_two_commands_do_not_share_a_folder(tmp_path: Path) -> None:
-    first, second = (Comparison(plan(tmp_path / "cells", "standard")) for _ in range(2))
+    first, second = (Comparison(plan(tmp_path / "cells", "base")) for _ in range(2))
     with first.begin(), pytest.raises(UserError, match="another process"), second.begin():
         pass
 

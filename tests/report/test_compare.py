@@ -50,7 +50,7 @@ def runs(folder: Path, *rows: tuple[str, int, float], **changes: Any) -> list[Ru
     return found
 
 
-ROWS = [("madao", 0, 0.02), ("standard", 0, 0.05), ("madao", 1, 0.03), ("standard", 1, 0.05), ("uniform", 1, 0.04)]
+ROWS = [("learned", 0, 0.02), ("base", 0, 0.05), ("learned", 1, 0.03), ("base", 1, 0.05), ("uniform", 1, 0.04)]
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -69,7 +69,7 @@ def test_runs_are_grouped_by_method_and_compared_with_standard(tmp_path: Path) -
     assert (found.measure, found.left_out) == ("test error", [])
     assert found.problem.startswith("digits")
     rows = found.rows()
-    assert [(group.label, mean.count) for group, mean, _ in rows] == [("standard", 2), ("uniform", 1), ("madao", 2)]
+    assert [(group.label, mean.count) for group, mean, _ in rows] == [("base", 2), ("uniform", 1), ("learned", 2)]
     assert rows[0][2] is None
     assert rows[2][1].mean == pytest.approx(0.025)
     assert rows[2][2] is not None
@@ -80,10 +80,10 @@ def test_runs_are_grouped_by_method_and_compared_with_standard(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("method", "changes", "labels"),
     [
-        ("madao", {"outer": OuterConfig(every=7, warmup=2)}, ["madao, outer.every 2", "madao, outer.every 7"]),
-        ("standard", {"outer": OuterConfig(every=7)}, ["standard"]),  # which has no outer steps
-        ("standard", {"augment": AugmentConfig("standard", cutout=8)}, ["augment.cutout 0", "augment.cutout 8"]),
-        ("standard", {"device": "cpu", "speed": SpeedConfig(compile=True)}, ["standard"]),
+        ("learned", {"outer": OuterConfig(every=7, warmup=2)}, ["learned, outer.every 2", "learned, outer.every 7"]),
+        ("base", {"outer": OuterConfig(every=7)}, ["base"]),  # which has no outer steps
+        ("base", {"augment": AugmentConfig("base", cutout=8)}, ["augment.cutout 0", "augment.cutout 8"]),
+        ("base", {"device": "cpu", "speed": SpeedConfig(compile=True)}, ["base"]),
     ],
 )
 def test_settings_that_matter_tell_groups_of_a_method_apart(
@@ -91,16 +91,16 @@ def test_settings_that_matter_tell_groups_of_a_method_apart(
 ) -> None:
     first = runs(tmp_path / "a", ("uniform", 0, 0.02), (method, 0, 0.02))
     (found,) = compare([*first, *runs(tmp_path / "b", (method, 1, 0.03), **changes)])
-    own = [group.label.removeprefix("standard, ") for group in found.groups if group.label != "uniform"]
+    own = [group.label.removeprefix("base, ") for group in found.groups if group.label != "uniform"]
     assert own == labels
-    if method == "standard":
+    if method == "base":
         assert found.groups[-1].label == "uniform", "the reference comes first"
 
 
 def test_other_problems_are_not_compared(tmp_path: Path) -> None:
-    first = runs(tmp_path / "a", ("standard", 0, 0.02), ("madao", 0, 0.01))
-    other = runs(tmp_path / "b", ("standard", 0, 0.5), ("madao", 0, 0.4), batch_size=32)
-    alone = runs(tmp_path / "c", ("standard", 0, 0.5), batch_size=16)
+    first = runs(tmp_path / "a", ("base", 0, 0.02), ("learned", 0, 0.01))
+    other = runs(tmp_path / "b", ("base", 0, 0.5), ("learned", 0, 0.4), batch_size=32)
+    alone = runs(tmp_path / "c", ("base", 0, 0.5), batch_size=16)
     found = compare([*first, *other, *alone])
     assert [len(each.groups) for each in found] == [2, 2]
     assert "batch_size 128" in found[0].problem
@@ -108,14 +108,14 @@ def test_other_problems_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_other_images_are_another_problem(tmp_path: Path) -> None:
-    found = runs(tmp_path, ("standard", 0, 0.02), ("standard", 1, 0.04))
+    found = runs(tmp_path, ("base", 0, 0.02), ("base", 1, 0.04))
     assert len(compare(found)) == 1
     edit(tmp_path / "1" / "split.json", "owl", "cow")
     assert not compare([found[0], read_run(tmp_path / "1")])
 
 
 def test_a_run_of_a_version_without_a_setting_is_like_one_that_leaves_it_out(tmp_path: Path) -> None:
-    found = runs(tmp_path, ("standard", 0, 0.02), ("standard", 1, 0.04))
+    found = runs(tmp_path, ("base", 0, 0.02), ("base", 1, 0.04))
     config = tmp_path / "1" / "config.yaml"
     edit(config, "  max_images: null\n", "")
     assert [len(group.runs) for group in compare([found[0], read_run(tmp_path / "1")])[0].groups] == [2]
@@ -125,19 +125,19 @@ def test_a_run_of_a_version_without_a_setting_is_like_one_that_leaves_it_out(tmp
 
 @pytest.mark.parametrize("result", [None, '{"test_error": NaN}'])
 def test_runs_without_a_test_error_are_left_out_beside_runs_with_one(tmp_path: Path, result: str | None) -> None:
-    first = runs(tmp_path / "a", ("standard", 0, 0.02))
-    (other,) = runs(tmp_path / "b", ("madao", 0, 0.01), ended=False)
+    first = runs(tmp_path / "a", ("base", 0, 0.02))
+    (other,) = runs(tmp_path / "b", ("learned", 0, 0.01), ended=False)
     if result is not None:
         (other.path / "result.json").write_text(result)
     (found,) = compare([*first, read_run(other.path)])
     assert found.measure == "test error"
-    assert [group.label for group in found.groups] == ["standard"]
+    assert [group.label for group in found.groups] == ["base"]
     assert [run.path for run in found.left_out] == [other.path]
 
 
 def test_without_any_test_error_the_last_common_validation_error_counts(tmp_path: Path) -> None:
-    first = runs(tmp_path / "a", ("standard", 0, 0.02), ended=False)
-    other = write_run(tmp_path / "b", "madao", 0, epochs=3, error=0.01, ended=False)
+    first = runs(tmp_path / "a", ("base", 0, 0.02), ended=False)
+    other = write_run(tmp_path / "b", "learned", 0, epochs=3, error=0.01, ended=False)
     lines = (other / "metrics.csv").read_text().splitlines(keepends=True)
     (other / "metrics.csv").write_text("".join(lines[:-1]))
     (found,) = compare([*first, read_run(other)])
@@ -146,7 +146,7 @@ def test_without_any_test_error_the_last_common_validation_error_counts(tmp_path
 
 
 def test_a_seed_that_ran_twice_counts_once(tmp_path: Path) -> None:
-    (found,) = compare(runs(tmp_path, ("standard", 0, 0.02), ("standard", 0, 0.04), ("standard", 1, 0.05)))
+    (found,) = compare(runs(tmp_path, ("base", 0, 0.02), ("base", 0, 0.04), ("base", 1, 0.05)))
     ((_, mean, _),) = found.rows()
     assert (mean.count, mean.mean) == (2, pytest.approx(0.04))
     (line,) = comparison_charts(found, 1)[0].panels[0].series
@@ -157,7 +157,7 @@ def test_a_seed_that_ran_twice_counts_once(tmp_path: Path) -> None:
 
 
 def test_means_are_taken_only_where_every_run_was_measured(tmp_path: Path) -> None:
-    found = runs(tmp_path, ("standard", 0, 0.02), ("standard", 1, 0.04))
+    found = runs(tmp_path, ("base", 0, 0.02), ("base", 1, 0.04))
     lines = (tmp_path / "1" / "metrics.csv").read_text().splitlines()
     cells = lines[2].split(",")
     cells[6] = ""
@@ -170,12 +170,12 @@ def test_means_are_taken_only_where_every_run_was_measured(tmp_path: Path) -> No
 def test_curves_have_bands_and_seeds_join_methods(tmp_path: Path) -> None:
     (found,) = compare(runs(tmp_path, *ROWS))
     curves, paired = comparison_charts(found, 1)
-    standard, uniform, madao = curves.panels[0].series
-    assert standard.y[-1] == pytest.approx(curve(0.05, 3))
+    base, uniform, learned = curves.panels[0].series
+    assert base.y[-1] == pytest.approx(curve(0.05, 3))
     assert uniform.low == [None, None, None]
-    assert curves.panels[0].y_range == pytest.approx((0, 1.1 * standard.y[0]))  # type: ignore[operator]
-    assert madao.low is not None
-    assert all(value is not None and value >= 0 for value in madao.low)
+    assert curves.panels[0].y_range == pytest.approx((0, 1.1 * base.y[0]))  # type: ignore[operator]
+    assert learned.low is not None
+    assert all(value is not None and value >= 0 for value in learned.low)
     assert "once in 4." in paired.caption
-    assert paired.ticks == ["standard", "uniform", "madao"]
+    assert paired.ticks == ["base", "uniform", "learned"]
     assert [list(series.y) for series in paired.panels[0].series] == [[0.05, None, 0.02], [0.05, 0.04, 0.03]]

@@ -48,7 +48,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("several")
-    errors = {"standard": 0.06, "uniform": 0.05, "madao": 0.03}
+    errors = {"base": 0.06, "uniform": 0.05, "learned": 0.03}
     runs = [
         write_run(folder / f"{method}-{seed}", method, seed, 6, error=error * (1 + 0.1 * seed))
         for seed in (0, 1, 2)
@@ -174,13 +174,13 @@ def test_several_runs_are_compared_and_each_unfolds(opened: Open, several: Path)
     page = opened(several)
     found = figures(page)
     assert [*found] == ["validation-1", "paired-1"]
-    assert found["validation-1"]["names"] == ["standard", "uniform", "madao"]
+    assert found["validation-1"]["names"] == ["base", "uniform", "learned"]
     assert found["paired-1"]["names"] == ["seed 0", "seed 1", "seed 2"]
     table = page.evaluate("document.querySelector('#comparison-1 table').innerText")
-    assert re.search(r"madao\t3\.30 ± 0\.75\t−3\.30 ± 0\.75 \(3 seeds\)\t0\.003\t0, 1, 2", table), table
+    assert re.search(r"learned\t3\.30 ± 0\.75\t−3\.30 ± 0\.75 \(3 seeds\)\t0\.003\t0, 1, 2", table), table
     assert page.evaluate("document.querySelectorAll('#comparison-1 .band').length") == 3
     lead = page.evaluate("document.querySelector('#comparison-1 .lead').innerText")
-    assert lead.startswith("madao, seed 0: the policy prefers Rotate by "), lead
+    assert lead.startswith("learned, seed 0: the policy prefers Rotate by "), lead
     page.click("body > details:nth-of-type(3) > summary")
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     assert {"3-selection", "3-loss"} <= set(figures(page))
@@ -246,7 +246,7 @@ def test_the_text_has_the_numbers_of_the_run(opened: Open, one: Path) -> None:
         found: str = page.evaluate(f"document.querySelector('{selector}').innerText")
         return found.replace("\xa0", " ")
 
-    assert {"5.00 %", "20 of 20", "madao", "digits"} <= set(text(".facts").split("\n"))
+    assert {"5.00 %", "20 of 20", "learned", "digits"} <= set(text(".facts").split("\n"))
     assert "prefers Rotate by ±25° (81 % of draws)" in text(".lead")
     row = text("#policy tbody tr").split("\t")
     assert row == ["Rotate", "80.8 %", "62 %", "±25°", "80.8 %", "62 %", "±25°"]
@@ -286,9 +286,9 @@ def test_many_points_do_not_overflow_the_stack(opened: Open, tmp_path: Path) -> 
 def test_names_cannot_break_out_of_the_page_or_its_script(one: Path, tmp_path: Path) -> None:
     runs = []
     for name in ("a", "b"):
-        runs.append(write_run(tmp_path / name, "standard", epochs=1))
+        runs.append(write_run(tmp_path / name, "base", epochs=1))
         config = runs[-1] / "config.yaml"
-        config.write_text(config.read_text().replace("method: standard", f"method: '</script><b>\"{name}'"))
+        config.write_text(config.read_text().replace("method: base", f"method: '</script><b>\"{name}'"))
     text = report(tmp_path, *runs).read_text()
     assert "script><b>" not in text.replace("\\u003c/script>\\u003cb>", "")
     assert text.count("</script>") == 2
@@ -307,7 +307,7 @@ def test_a_policy_that_took_no_outer_step_is_not_praised(tmp_path: Path) -> None
         assert (alone in text) == is_told
         assert "raise <code>epochs</code>" in text or not is_told
         assert (beside in text) == (is_told and len(runs) > 1)
-        assert ("madao: the policy prefers" in text) == (not is_told)  # beside others
+        assert ("learned: the policy prefers" in text) == (not is_told)  # beside others
 
 
 def test_the_page_asks_for_nothing_from_outside(one: Path) -> None:

@@ -59,7 +59,7 @@ def splits(channels: int = 1, side: int = 16, count: int = 96, classes: int = 3)
     )
 
 
-def settings(out: Path, method: str = "madao", **changes: Any) -> TrainConfig:
+def settings(out: Path, method: str = "learned", **changes: Any) -> TrainConfig:
     config = TrainConfig(
         data=DataConfig(workers=0),
         model=ModelConfig("small-cnn"),
@@ -134,12 +134,12 @@ def test_every_method_trains_and_leaves_a_whole_run_directory(method: str, tmp_p
     assert 0 <= result.test_error <= 1
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"config.yaml", "environment.json", "split.json", "metrics.csv", "timing.csv", "result.json"} <= names
-    assert ("outer.csv" in names) == (method == "madao")
+    assert ("outer.csv" in names) == (method == "learned")
     assert "samples.npz" in names
     assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {"last.pt", "best.pt"}
     rows = list(csv.DictReader((tmp_path / "run" / "metrics.csv").read_text().splitlines()))
     assert [int(row["step"]) for row in rows] == [3, 6, 9]
-    assert ("trajectory.jsonl" in names) == (method == "madao")
+    assert ("trajectory.jsonl" in names) == (method == "learned")
 
 
 def test_a_saved_policy_is_a_method(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_saved_policy_is_a_method(tmp_path: Path) -> None:
 
 def test_it_is_plain_sgd_on_standard_augmentation(tmp_path: Path) -> None:
     """The slow, obvious loop beside it."""
-    config = settings(tmp_path / "run", "standard", epochs=2, accumulate=1)
+    config = settings(tmp_path / "run", "base", epochs=2, accumulate=1)
     data = splits()
     trainer = Trainer(config, data)
     twin = Trainer(dataclasses.replace(config, out=str(tmp_path / "twin")), data)
@@ -218,7 +218,7 @@ def test_accumulation_sums_to_the_batch(tmp_path: Path) -> None:
     pytest.importorskip("timm")
     data, weights = splits(channels=3, side=32), []
     for parts in (1, 4):
-        config = settings(tmp_path / str(parts), "standard", epochs=1, accumulate=parts, model=model)
+        config = settings(tmp_path / str(parts), "base", epochs=1, accumulate=parts, model=model)
         trainer = Trainer(config, data)
         trainer.fit()
         weights.append(torch.cat([p.detach().flatten() for p in trainer.network.parameters()]))
@@ -256,7 +256,7 @@ def test_half_precision_trains(tmp_path: Path) -> None:
     assert result.test_error is not None
 
 
-@pytest.mark.parametrize("method", ["madao", "randaugment"])
+@pytest.mark.parametrize("method", ["learned", "randaugment"])
 @pytest.mark.parametrize("stop_at", [1, 3, 5, 8])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_between_steps_and_resuming_goes_on_bit_for_bit(

@@ -103,7 +103,7 @@ def evaluate(
             found = score(model, shown, standard, autocast, measure=measure, known=known)
     except (DataError, ModelError, RuntimeError) as error:
         raise UserError(" ".join(str(error).split())[:300]) from None
-    called = "linear error" if protocol == "linear" else task.error
+    called = "linear error" if protocol == "linear" else task.metric_name
     print(
         f"{split} {called} {100 * found.error:.2f} % {_of(found)}, loss {found.loss:.4f}, "
         f"{weights} weights of {run} (epoch {state['epoch']})"

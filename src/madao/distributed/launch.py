@@ -65,7 +65,7 @@ def synchronised(network: nn.Module, config: TrainConfig, device: torch.device) 
     """The network with batch statistics taken over all processes."""
     if device.type != "cuda":
         raise SharedError("--sync_batch_norm needs GPUs; on CPUs use a model with GroupNorm")
-    if config.augment.method == "madao" and config.outer.model_mode == "train":
+    if config.augment.method == "learned" and config.outer.model_mode == "train":
         raise SharedError("--sync_batch_norm does not go with --outer.model_mode train, as it has no second derivative")
     converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(network)
     return converted

@@ -83,7 +83,7 @@ def begin_folder(plan: Plan) -> str | None:
 
 
 def _check_without_validation(name: str, config: TrainConfig, trials: int) -> None:
-    if config.augment.method == "madao":
+    if config.augment.method == "learned":
         raise UserError(f"`data.val_fraction=0` leaves no images for {name} to learn from")
     if name == TUNED and trials:
         raise UserError(
@@ -107,7 +107,7 @@ def _assigned(key: str, value: Any) -> str:
 
 def _shared_settings(base: TrainConfig) -> Plain:
     """Return the settings that all cells share; method, seed and directory differ."""
-    augment = dataclasses.replace(base.augment, method="madao")
+    augment = dataclasses.replace(base.augment, method="learned")
     return to_dict(dataclasses.replace(base, augment=augment, seed=0, out=None, resume=False))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from madao.config.aliases import current_record
 from madao.experiments.table import peak_memory, train_minutes
 from madao.report.run import Run, dotted
 
@@ -37,7 +38,7 @@ def record(
         search: The search for RandAugment's magnitude; empty where there was none.
         before: A record to add to. Its other cells stay and name the command that made them.
     """
-    before = before or {}
+    before = current_record(before) if before else {}
     origin = {key: before[key] for key in _ORIGIN if key in before and before[key] != about.get(key)}
     old = {
         name: {**origin, **cell, "settings": {**before.get("settings", {}), **cell["settings"]}}

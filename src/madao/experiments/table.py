@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from madao.config.aliases import current_method, method_folder
 from madao.errors import ReportError
 from madao.report.compare import Difference, Interval, difference, in_percent, interval
 from madao.report.run import Run, read_run
 
-REFERENCES = ("standard", "uniform", "randaugment")
+REFERENCES = ("base", "uniform", "randaugment")
 """Methods that all others are compared with: no operation, uniform choice, one strength for all."""
 SEARCH = "search.json"
 TUNED = "randaugment"
@@ -67,7 +68,8 @@ class Table:
 
 def cell_path(folder: Path, method: str, seed: int, magnitude: float | None = None) -> Path:
     """Return the run directory of a cell, for RandAugment that of a magnitude."""
-    return folder / method / str(seed) if magnitude is None else folder / method / f"{magnitude:g}" / str(seed)
+    inner = method_folder(folder, method)
+    return inner / str(seed) if magnitude is None else inner / f"{magnitude:g}" / str(seed)
 
 
 def chosen_magnitude(folder: Path) -> float | None:
@@ -89,11 +91,11 @@ def read_cells(folder: Path, methods: Sequence[str] | None = None) -> dict[str, 
     Returns:
         The runs by method and seed.
     """
-    found = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    found = sorted(current_method(path.name) for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     magnitude = chosen_magnitude(folder)
     cells: dict[str, dict[int, Run]] = {}
     for method in found if methods is None else methods:
-        inner = folder / method
+        inner = method_folder(folder, method)
         if method == TUNED:
             if magnitude is None:
                 continue

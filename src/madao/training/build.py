@@ -25,7 +25,7 @@ from madao.tasks import Classification, MoCo, Segmentation, Task
 from madao.text import counted, nearest
 from madao.training.splits import Splits
 
-METHODS = ("madao", "standard", *NAMED)
+METHODS = ("learned", "base", *NAMED)
 
 
 def build_model(config: ModelConfig, splits: Splits, task: TaskConfig | None = None) -> nn.Module:
@@ -116,15 +116,15 @@ def _moco(
         task.dimensions,
         standard,
         len(splits.classes),
-        task.queue,
-        task.momentum,
-        temperature,
-        task.neighbours,
-        task.bn_splits,
-        config.outer.model_mode == "train",
-        autocast,
-        ranks,
-        config.seed,
+        queue=task.queue,
+        momentum=task.momentum,
+        temperature=temperature,
+        neighbours=task.neighbours,
+        splits=task.bn_splits,
+        training=config.outer.model_mode == "train",
+        autocast=autocast,
+        group=ranks,
+        seed=config.seed,
     )
 
 
@@ -153,9 +153,9 @@ def build_policy(config: AugmentConfig, classes: tuple[str, ...] | None, seed: i
     chosen["seed"], start = seed, config.init_magnitude
     try:
         match config.method:
-            case "standard":
+            case "base":
                 return None
-            case "madao" if config.conditional_on == "class":
+            case "learned" if config.conditional_on == "class":
                 return ClassPolicy(
                     ("0", "1") if classes is None else classes,
                     config.stages,
@@ -163,9 +163,9 @@ def build_policy(config: AugmentConfig, classes: tuple[str, ...] | None, seed: i
                     init_magnitude=start,
                     **chosen,
                 )
-            case "madao" if config.conditional_on == "image":
+            case "learned" if config.conditional_on == "image":
                 return ImagePolicy(config.stages, shrinkage=config.shrinkage, init_magnitude=start, **chosen)
-            case "madao":
+            case "learned":
                 return Policy(config.stages, init_magnitude=start, **chosen)
             case "uniform":
                 return Uniform(config.stages, magnitude=START if start is None else start, **chosen)

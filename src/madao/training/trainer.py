@@ -205,7 +205,7 @@ class Trainer:
     def _run(self) -> Result:
         config = self.config
         total = config.epochs * self.steps_per_epoch
-        self.console = Console(self.title, total, self.ranks.first, error=self.task.error)
+        self.console = Console(self.title, total, self.ranks.first, error=self.task.metric_name)
         speaks = config.tensorboard and self.ranks.first
         self.events = TensorBoardLogger(self.directory.path / "tensorboard", self.step) if speaks else None
         self._saved_at = time.monotonic()
@@ -379,7 +379,7 @@ class Trainer:
             shared,
             None if test is None else test.loss,
             {} if test is None else test.metrics,
-            self.task.error,
+            self.task.metric_name,
             classes,
         )
         self.directory.write_json(FILE, dataclasses.asdict(result))

@@ -15,7 +15,7 @@ from tests.training.test_trainer import settings, splits
 
 @pytest.mark.parametrize(("lr", "learns"), [(0.05, True), (1e-9, False)])
 def test_a_loss_as_high_as_that_of_guessing_is_told_with_a_remedy(tmp_path: Path, lr: float, learns: bool) -> None:
-    config = settings(tmp_path / "run", "standard", optimizer=OptimizerConfig(lr=lr), epochs=12)
+    config = settings(tmp_path / "run", "base", optimizer=OptimizerConfig(lr=lr), epochs=12)
     trainer = Trainer(config, splits())
     trainer.fit()
     said = warning(trainer)
@@ -30,7 +30,7 @@ def test_guessing_the_most_frequent_class_is_not_learning(tmp_path: Path) -> Non
     """Of 90 images of one class and 6 of the other a loss of 0.23 is that of guessing, 0.69 of a coin."""
     images = torch.randint(0, 256, (96, 1, 16, 16), dtype=torch.uint8)
     data = dataclasses.replace(splits(classes=2), train=InMemoryImages(images, (torch.arange(96) < 6).long()))
-    trainer = Trainer(settings(tmp_path / "run", "standard"), data)
+    trainer = Trainer(settings(tmp_path / "run", "base"), data)
     trainer.directory.path.mkdir()
     for loss, guessed in ((0.3, True), (0.23, True), (0.2, False)):
         (trainer.directory.path / "metrics.csv").write_text(f"epoch,train_loss\n1,1.5\n2,{loss}\n")
@@ -42,7 +42,7 @@ def test_smoothed_labels_are_guessed_with_more_loss(tmp_path: Path) -> None:
     images = torch.randint(0, 256, (100, 1, 16, 16), dtype=torch.uint8)
     data = dataclasses.replace(splits(classes=2), train=InMemoryImages(images, (torch.arange(100) < 5).long()))
     smoothed = OptimizerConfig(label_smoothing=0.1)
-    trainer = Trainer(settings(tmp_path / "run", "standard", optimizer=smoothed), data)
+    trainer = Trainer(settings(tmp_path / "run", "base", optimizer=smoothed), data)
     trainer.directory.path.mkdir()
     for loss, guessed in ((0.2, False), (0.31, True)):
         (trainer.directory.path / "metrics.csv").write_text(f"epoch,train_loss\n1,{loss}\n")

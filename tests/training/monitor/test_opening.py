@@ -17,7 +17,7 @@ from tests.training.test_trainer import settings, splits
 
 
 def test_few_steps_are_warned_of_with_a_remedy(tmp_path: Path) -> None:
-    def said(every: int, method: str = "madao") -> str | None:
+    def said(every: int, method: str = "learned") -> str | None:
         outer = OuterConfig(every=every, warmup=0, batch_size=16)
         return warning(Trainer(settings(tmp_path / f"{every}-{method}", method, outer=outer, epochs=20), splits()))
 
@@ -29,7 +29,7 @@ def test_few_steps_are_warned_of_with_a_remedy(tmp_path: Path) -> None:
 
 def test_one_of_a_thing_and_several(tmp_path: Path) -> None:
     def last(epochs: int, batch_size: int) -> str:
-        config = settings(tmp_path / "run", "standard", epochs=epochs, batch_size=batch_size)
+        config = settings(tmp_path / "run", "base", epochs=epochs, batch_size=batch_size)
         return opening(Trainer(config, splits()))[-1]
 
     assert last(1, 96).endswith(": 1 epoch of 1 step")
@@ -43,8 +43,8 @@ def test_few_validation_images_are_warned_of(tmp_path: Path) -> None:
         few = dataclasses.replace(given, validation=given.validation.subset(torch.arange(count) % 30))
         return "\n".join(opening(Trainer(settings(tmp_path / f"{method}-{count}", method), few)))
 
-    assert "the policy learns from 30 validation images, which is few, and each is 3.3 points" in said("madao", 30)
-    assert "validation images" not in said("madao", 60)
+    assert "the policy learns from 30 validation images, which is few, and each is 3.3 points" in said("learned", 30)
+    assert "validation images" not in said("learned", 60)
     assert "validation images" not in said("uniform", 30)
 
 
@@ -53,7 +53,7 @@ def test_few_validation_images_are_warned_of(tmp_path: Path) -> None:
     [("wrn-10-1", 72, "a step takes 5 × the time and memory"), ("wrn-10-1", 32, None), ("resnet18", 72, None)],
 )
 def test_a_network_for_small_images_is_warned_of(tmp_path: Path, model: str, side: int, told: str | None) -> None:
-    config = settings(tmp_path / "run", "standard", model=ModelConfig(name=model))
+    config = settings(tmp_path / "run", "base", model=ModelConfig(name=model))
     line = opening(Trainer(config, splits(side=side)))[-1]
     assert line.startswith(f"{model} at {side} pixels") if told is None else told in line
     assert ("consider --data.size 32 or --model.name resnet18" in line) == (told is not None)
@@ -75,6 +75,6 @@ def test_each_of_several_trainings_is_warned_of(
     monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
     monkeypatch.setattr(jobs, "opening", lambda _: ["digits", "it learns in none"])
     channel: Connection = Pipe()[1]
-    for first, said in ((True, ["digits", "it learns in none"]), (False, ["madao 0: it learns in none"])):
-        jobs.train(settings(tmp_path / "run"), "madao 0", 1, channel, first)
+    for first, said in ((True, ["digits", "it learns in none"]), (False, ["learned 0: it learns in none"])):
+        jobs.train(settings(tmp_path / "run"), "learned 0", 1, channel, first)
         assert capsys.readouterr().out.splitlines() == [*said, "trains"]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from madao.config.train_config import DataConfig
 from madao.data import GpuDecodedImages, InMemoryImages
-from madao.data.files import ImageFiles
+from madao.data.image_files import ImageFiles
 from madao.training import splits as splits_module
 from madao.training.monitor.profiler import Profiler
 from madao.training.monitor.waiting import loader_advice, timing_row
@@ -170,7 +170,7 @@ def test_on_a_real_gpu(loading: float, low: float, high: float) -> None:
 
 
 def test_a_slow_source_is_seen_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = settings(tmp_path / "run", "standard", epochs=2, batch_size=8)
+    config = settings(tmp_path / "run", "base", epochs=2, batch_size=8)
     began = time.monotonic()
     Trainer(config, slow(0.1)).fit()
     whole = time.monotonic() - began
@@ -186,8 +186,8 @@ def test_a_slow_source_is_seen_and_said(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_fast_source_is_not_worth_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Trainer(settings(tmp_path / "read", "standard", epochs=1), slow(0.0)).fit()
-    Trainer(settings(tmp_path / "held", "standard", epochs=1), splits()).fit()
+    Trainer(settings(tmp_path / "read", "base", epochs=1), slow(0.0)).fit()
+    Trainer(settings(tmp_path / "held", "base", epochs=1), splits()).fit()
     assert "waits for images" not in capsys.readouterr().out
     read, held = (rows(tmp_path / name / "timing.csv")[0] for name in ("read", "held"))
     assert float(read["waiting_seconds"]) < 0.5 * float(read["seconds"])  # of an epoch of three steps
