@@ -23,8 +23,9 @@ import torch
 
 from madao.config.train_config import TrainConfig
 from madao.errors import DataError, ModelError, UserError
+from madao.training.builders.run import build_run
 from madao.training.interrupt import Interrupted, StopRequest, stop_requests
-from madao.training.monitor.opening import opening, warning
+from madao.training.monitor.advice import describe_run, policy_advice
 from madao.training.run.directory import lock
 from madao.training.run.result import Result
 from madao.training.trainer import Trainer
@@ -195,12 +196,12 @@ def train(config: TrainConfig, name: str, size: int, channel: Connection, first:
         sys.stdout = _WithoutTerminal(sys.stdout.buffer, encoding="utf-8", line_buffering=True)
     try:
         _wait_for(Path(str(config.out)))
-        trainer = Trainer(config, title=name)
+        run = build_run(config, title=name)
         if first:
-            print("\n".join(opening(trainer)), flush=True)
-        elif (advice := warning(trainer)) is not None:
+            print("\n".join(describe_run(run)), flush=True)
+        elif (advice := policy_advice(run)) is not None:
             print(f"{name}: {advice}", flush=True)
-        trainer.fit()
+        Trainer(run).fit()
     except Interrupted as stop:
         sys.exit(stop.exit_code)
     except (UserError, DataError, ModelError) as error:

@@ -14,6 +14,7 @@ import numpy as np
 import yaml
 
 from madao.config.aliases import current_config
+from madao.config.outer_config import warmup_epochs
 from madao.errors import PolicyFileError, ReportError
 from madao.policy import PolicySpec
 
@@ -96,8 +97,7 @@ class Run:
     @property
     def warmup(self) -> float:
         """Number of epochs before the policy begins to learn."""
-        chosen = self.setting("outer.warmup")
-        return float(self.setting("epochs", 0)) / 5 if chosen is None else float(chosen)
+        return float(warmup_epochs(self.setting("outer.warmup"), self.setting("epochs", 0)))
 
     @property
     def learns(self) -> bool:
