@@ -116,11 +116,11 @@ from pathlib import Path
 
 import torch
 
-from madao.distributed.launch import launched
+from madao.distributed.launch import launch
 
 
 def main():
-    fabric = launched(torch.device("cpu"), 2, 1, half=False)
+    fabric = launch(torch.device("cpu"), 2, 1, half=False)
     network = torch.nn.Linear(2, 2)
     model, optimizer = fabric.setup(network, torch.optim.SGD(network.parameters(), 0.1))
     model.cycle = model

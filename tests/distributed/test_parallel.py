@@ -130,7 +130,7 @@ class Distant(ProcessGroup):
 
     says: Any = (None, None)
 
-    def told(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         return self.says
 
 

@@ -120,7 +120,7 @@ def train(case: str) -> dict[str, Any]:
 
     setattr(dist, "all_reduce", counted)  # noqa: B010 -- a spy in place of a function
 
-    setattr(outer_module, "unread", spied)  # noqa: B010 -- a spy in place of a function
+    setattr(outer_module, "pending_hypergradient", spied)  # noqa: B010 -- a spy in place of a function
     for number in range(STEPS):
         trained = step(*batch(number, BATCH, ranks), True)
         holes = trained.draw.hole_y, trained.draw.hole_x

@@ -327,13 +327,13 @@ def test_half_precision_weights_are_refused() -> None:
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_without_one_validation_loader_it_says_so(count: int) -> None:
-    class JobPool(Classifier):
+    class TwoLoaders(Classifier):
         def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
             pass
 
     with pytest.raises(ValueError, match=rf"the Trainer has {count}; .*PolicyCallback\(validation=loader\)"):
         trainer([PolicyCallback(madao.Policy(), every=1)], limit_val_batches=count).fit(
-            JobPool(), loaders()[0], [loaders()[1]] * count or None
+            TwoLoaders(), loaders()[0], [loaders()[1]] * count or None
         )
 
 

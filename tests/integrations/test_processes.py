@@ -12,7 +12,7 @@ from madao.distributed.group import ProcessGroup, Shard
 from madao.integrations.loop_adapter import LoopAdapter
 from tests.helpers.launching import ended, started, torchrun
 
-SCRIPT = str(Path(__file__).with_name("processes.py"))
+SCRIPT = str(Path(__file__).parents[1] / "helpers" / "integration_processes.py")
 
 
 def trained(folder: Path, world: int, library: str, *resumed: str) -> list[dict[str, Tensor]]:

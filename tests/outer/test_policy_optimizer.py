@@ -389,7 +389,7 @@ def test_what_is_deflated_by_is_another_draw_than_what_is_scored(monkeypatch: py
         problems.append(problem)
         return pending_hypergradient(problem, *arguments, **settings)
 
-    monkeypatch.setattr("madao.outer.policy_optimizer.unread", note)
+    monkeypatch.setattr("madao.outer.policy_optimizer.pending_hypergradient", note)
     build().step(TRAIN, VALIDATION)
     (problem,) = problems
     scored, again = problem.inputs
