@@ -26,6 +26,7 @@ from measure import environment, write
 
 from madao.config.train_config import TrainConfig, from_dict
 from madao.data import Batches
+from madao.files import load_torch
 from madao.hypergrad import (
     ClassMean,
     Deflated,
@@ -44,7 +45,7 @@ from madao.hypergrad import (
 from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import Policy
 from madao.training.inner_step import crop_and_flip
-from madao.training.run import checkpoint
+from madao.training.run.checkpoint import LAST
 from madao.training.run.directory import RunDirectory
 from madao.training.trainer import Trainer
 
@@ -128,8 +129,8 @@ def loaded(arguments: argparse.Namespace, folder: str) -> Trainer:
         config, data=data, augment=augment, device=arguments.device, out=str(Path(folder) / "run"), resume=False
     )
     trainer = Trainer(config)
-    path = directory.checkpoints.folder / checkpoint.LAST if arguments.checkpoint is None else arguments.checkpoint
-    state = checkpoint.read(path)
+    path = directory.checkpoints.folder / LAST if arguments.checkpoint is None else arguments.checkpoint
+    state = load_torch(path)
     trainer.network.load_state_dict(state["model"])
     learned = state.get("policy") is not None and saved["augment"]["method"] == "madao"
     if learned and not arguments.fresh and trainer.policy is not None:

@@ -25,11 +25,11 @@ from madao.config.train_config import (
 )
 from madao.data import InMemoryImages
 from madao.errors import UserError
+from madao.files import load_torch, save_torch
 from madao.policy import Policy, PolicySpec
 from madao.tasks import EvalResult
 from madao.training.build import METHODS
 from madao.training.interrupt import Interrupted
-from madao.training.run import checkpoint
 from madao.training.run.state import restore
 from madao.training.splits import Splits
 from madao.training.trainer import Trainer
@@ -76,7 +76,7 @@ def settings(out: Path, method: str = "madao", **changes: Any) -> TrainConfig:
 
 
 def final_state(out: Path) -> dict[str, Any]:
-    state: dict[str, Any] = checkpoint.read(out / "checkpoints" / "last.pt")
+    state: dict[str, Any] = load_torch(out / "checkpoints" / "last.pt")
     return state
 
 
@@ -229,7 +229,7 @@ def test_the_average_is_evaluated_and_saved(tmp_path: Path) -> None:
     trainer = Trainer(settings(tmp_path / "run", ema=0.9), splits())
     trainer.fit()
     assert trainer.average is not None
-    best = checkpoint.read(trainer.directory.best)
+    best = load_torch(trainer.directory.best)
     assert not torch.equal(best["model"]["head.weight"], trainer.network.state_dict()["head.weight"])
     assert trainer.average.steps == 9
 
@@ -241,7 +241,7 @@ def test_the_best_checkpoint_is_the_one_of_the_lowest_validation_error(tmp_path:
     errors = [float(row["validation_error"]) for row in rows]
     assert result.validation_error == min(errors)
     assert result.epoch == 1 + errors.index(min(errors))
-    assert checkpoint.read(trainer.directory.best)["epoch"] == result.epoch
+    assert load_torch(trainer.directory.best)["epoch"] == result.epoch
 
 
 def test_cudnn_times_convolutions_where_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +317,7 @@ def test_an_epoch_in_parts_takes_the_time_of_all_of_them(
         if not saved:  # as checkpoints were before
             state = final_state(tmp_path / "run")
             del state["meter"]
-            checkpoint.write(tmp_path / "run" / "checkpoints" / "last.pt", state)
+            save_torch(tmp_path / "run" / "checkpoints" / "last.pt", state)
     (row,) = csv.DictReader((tmp_path / "run" / "timing.csv").read_text().splitlines())
     seconds, outer_seconds, rate = (float(row[name]) for name in ("seconds", "outer_seconds", "images_per_second"))
     parts, images = (3, 96) if saved else (1, 32)

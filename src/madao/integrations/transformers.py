@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from madao.files import save_torch
 from madao.integrations.batch_access import entry, replaced
 from madao.integrations.loop_adapter import LoopAdapter
 from madao.outer import PolicyOptimizer
 from madao.outer.example_losses import Loss
 from madao.policy import Policy
-from madao.training.run import checkpoint
 
 try:
     from transformers import Trainer, TrainerCallback
@@ -157,7 +157,7 @@ class PolicyTrainer(Trainer):
         content = self._learner.state_dict()  # to which every process has something to add
         if self.args.should_save:
             folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-            checkpoint.write(folder / POLICY_NAME, content)
+            save_torch(folder / POLICY_NAME, content)
         super()._save_checkpoint(model, trial)
 
     def _transformed(self, inputs: dict[str, Any]) -> Any:

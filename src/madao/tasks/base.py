@@ -73,14 +73,16 @@ class Task(abc.ABC):
     the outer one that over what `outer` makes of validation images.
 
     Attributes:
-        name: On the command line.
-        error: What its error is called.
+        name: The task's name in configurations.
+        metric_name: The name of `EvalResult.error`, the number that models are compared by.
+        train_metric_name: The name of `num_errors` as a part of the images, which progress lines show while training.
         views: How many times the policy draws for an image.
         moves: Whether targets depend on what the policy draws, so that `along` is asked for them.
     """
 
     name: ClassVar[str]
-    error: ClassVar[str] = "error"
+    metric_name: ClassVar[str] = "error"
+    train_metric_name: ClassVar[str] = "error"
     views: ClassVar[int] = 1
     targets_follow_policy: ClassVar[bool] = False
 

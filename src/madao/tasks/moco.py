@@ -73,7 +73,8 @@ class MoCo(Task):
     """
 
     name = "moco"
-    error = "k-NN error"
+    metric_name = "k-NN error"
+    train_metric_name = "contrastive error"
     views = 2
     targets_follow_policy = True
 

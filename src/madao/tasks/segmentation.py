@@ -25,7 +25,8 @@ class Segmentation(Task):
     """
 
     name = "segmentation"
-    error = "mIoU error"
+    metric_name = "mIoU error"
+    train_metric_name = "pixel error"
     targets_follow_policy = True
 
     def __init__(self, classes: int) -> None:

@@ -17,6 +17,7 @@ from madao.distributed.group import ProcessGroup
 from madao.distributed.launch import launch, rank_zero_first, synchronised
 from madao.distributed.sampling import shard_of
 from madao.errors import DataError, SharedError, UserError
+from madao.files import load_torch
 from madao.outer.cuda_graph import GraphPool
 from madao.policy import ImagePolicy, Policy
 from madao.tasks import EvalResult
@@ -41,7 +42,6 @@ from madao.training.monitor.profiler import Profiler
 from madao.training.monitor.waiting import loader_advice, timing_row
 from madao.training.out_of_memory import less_memory, out_of_memory
 from madao.training.outer_loop import OuterLoop
-from madao.training.run import checkpoint
 from madao.training.run.artifacts import record_images, record_policy, run_directory
 from madao.training.run.directory import RunDirectory
 from madao.training.run.result import FILE, Result, preferences
@@ -205,7 +205,7 @@ class Trainer:
     def _run(self) -> Result:
         config = self.config
         total = config.epochs * self.steps_per_epoch
-        self.console = Console(self.title, total, self.ranks.first, error=self.task.error)
+        self.console = Console(self.title, total, self.ranks.first, error=self.task.metric_name)
         speaks = config.tensorboard and self.ranks.first
         self.events = TensorBoardLogger(self.directory.path / "tensorboard", self.step) if speaks else None
         self._saved_at = time.monotonic()
@@ -366,7 +366,7 @@ class Trainer:
         """Look at the test set, once, and write down how it ended."""
         epoch, error = self.epoch, self.validation_error
         if self.config.eval_checkpoint == "best" and self.best is not None:
-            best = rank_zero_first(self.ranks, lambda: checkpoint.read(self.directory.best))
+            best = rank_zero_first(self.ranks, lambda: load_torch(self.directory.best))
             self.evaluated.load_state_dict(best["model"])
             epoch, error = best["epoch"], best["validation_error"]
         test = None if self.splits.test is None else self._score(self.splits.test)
@@ -379,7 +379,7 @@ class Trainer:
             shared,
             None if test is None else test.loss,
             {} if test is None else test.metrics,
-            self.task.error,
+            self.task.metric_name,
             classes,
         )
         self.directory.write_json(FILE, dataclasses.asdict(result))

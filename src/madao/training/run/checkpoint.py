@@ -5,38 +5,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from madao.errors import UserError
-from madao.files import replacing, sync_folder
+from madao.files import load_torch, save_torch, sync_folder
 
 _LOGGER = logging.getLogger("madao")
 
 LAST = "last.pt"
 PREVIOUS = "previous.pt"
-
-
-def write(path: Path, state: Any) -> None:
-    """Replace a file by `state` at once: readers see the old one or the new one, whole."""
-    with replacing(path) as file:
-        torch.save(state, file)
-
-
-def read(path: Path) -> Any:
-    """Load tensors and plain values; nothing in the file can run.
-
-    Raises:
-        UserError: The file is damaged, or holds more than tensors and plain values.
-    """
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise UserError(f"there is no checkpoint {path}") from None
-    except Exception as error:  # zip, pickle and torch each have their own for a damaged file
-        reason = str(error).split("\n")[0][:120]
-        raise UserError(
-            f"cannot read the checkpoint {path}: it is damaged, or holds more than tensors and plain values ({reason})"
-        ) from None
 
 
 class Checkpoints:
@@ -61,7 +36,7 @@ class Checkpoints:
             return
         last = self.folder / LAST
         arriving = self.folder / "arriving.pt"
-        write(arriving, state)
+        save_torch(arriving, state)
         if last.exists():
             os.replace(last, self.folder / PREVIOUS)
         # Killed here, there is only the previous one: which `load` finds.
@@ -85,7 +60,7 @@ class Checkpoints:
             if not path.exists():
                 continue
             try:
-                state: dict[str, Any] = read(path)
+                state: dict[str, Any] = load_torch(path)
             except UserError as error:
                 problems.append(error)
                 continue

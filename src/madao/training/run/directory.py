@@ -16,8 +16,7 @@ import yaml
 
 from madao.config.train_config import Plain, SpeedConfig, TrainConfig, from_dict, to_dict
 from madao.errors import UserError
-from madao.files import replacing
-from madao.training.run import checkpoint
+from madao.files import replacing, save_torch
 from madao.training.run.checkpoint import Checkpoints
 from madao.training.run.environment import commit
 
@@ -155,7 +154,7 @@ class RunDirectory:
     def keep_best(self, weights: Any) -> None:
         """Keep these as the best so far."""
         if self.writes:
-            checkpoint.write(self.best, weights)
+            save_torch(self.best, weights)
 
     def rewind(self, epoch: int) -> None:
         """Forget what was written after `epoch`: it comes again."""
