@@ -179,9 +179,9 @@ def main() -> None:
         asked = OuterRequest(trainer.standard.after_policy, 2, False)
         solver, lengths = case["solver"], None
         if isinstance(solver, Neumann) and solver.shortens:  # as the first outer step finds out
-            whole = dataclasses.replace(asked, products=solver.steps)
-            lengths = outer._estimated(traced, whole, static).read().term_norms
-            asked = dataclasses.replace(asked, products=solver.needed(lengths))
+            whole = dataclasses.replace(asked, state=solver.steps)
+            stats = outer._estimated(traced, whole, static).read()
+            lengths, asked = stats.term_norms, dataclasses.replace(asked, state=solver.update(whole.state, None, stats))
         found: dict[str, list[float]] = {family: [] for family in ("all", *FAMILIES)}
         for tensors in given:
             for target, source in zip(static, tensors, strict=True):
@@ -196,7 +196,7 @@ def main() -> None:
         results["cases"][name] = {
             family: {"median": statistics.median(values), "least": min(values)} for family, values in found.items()
         }
-        results["cases"][name] |= {"products": asked.products, "lengths_of_powers": lengths}
+        results["cases"][name] |= {"products": asked.state, "lengths_of_powers": lengths}
         print(name, json.dumps(results["cases"][name]), flush=True)
         if arguments.output is not None:
             write(arguments.output, results)

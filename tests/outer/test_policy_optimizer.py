@@ -373,7 +373,7 @@ def test_a_long_series_is_summed_as_it_was() -> None:
     outer = build(solver=Neumann(5, 0.5, 0.01), check_every=2, estimator=Relaxed())
     found = [outer.step(TRAIN, VALIDATION) for _ in range(2)]
     assert [step.stats.products for step in found if step is not None] == [6, 5]
-    assert outer._products is None
+    assert outer.state_dict()["products"] is None
 
 
 def test_where_all_powers_count_no_more_is_spent_than_without_a_tolerance() -> None:

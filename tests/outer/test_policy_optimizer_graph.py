@@ -13,6 +13,7 @@ from madao.device.precision import full_precision
 from madao.distributed.group import Shard
 from madao.hypergrad import (
     Deflated,
+    FunctionalModel,
     GaussNewton,
     Identity,
     Influence,
@@ -27,7 +28,6 @@ from madao.hypergrad.autodiff.functional_model import Mode
 from madao.hypergrad.autodiff.traced import UntraceableError
 from madao.outer.cuda_graph import CudaGraphRunner
 from madao.outer.example_losses import augmented_examples
-from madao.outer.gradient_history import Recent
 from madao.outer.outer_step import OuterRequest
 from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import BaseAugmentation, Policy
@@ -119,7 +119,7 @@ def test_traced_steps_are_those_of_the_reference(name: str) -> None:
     train, validation = given(1)
     recent = None
     if isinstance(outer.solver, Deflated):
-        recent = Recent.of(outer.solver, outer.model, None)
+        recent = outer.solver.prepare(None, FunctionalModel(outer.model).params, check=False)
         recent.rows.copy_(torch.cat([0.1 * parameter.detach().flatten() for parameter in outer.model.parameters()]))
     tensors = (*train, *validation)
     asked = OuterRequest(STANDARD.after_policy, 2, True, recent)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from madao.hypergrad import (
     Deflated,
+    FunctionalModel,
     GaussNewton,
     Identity,
     Influence,
@@ -20,7 +21,6 @@ from madao.hypergrad import (
 )
 from madao.models import SmallFCN
 from madao.models.encoder import Encoder, split_norms
-from madao.outer.gradient_history import Recent
 from madao.outer.outer_step import OuterRequest
 from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import BaseAugmentation, Draw, Policy
@@ -85,7 +85,7 @@ def test_traced_steps_are_those_of_the_reference(make: Any, name: str) -> None:
     outer, task = build(make, **CASES[name])
     tensors, recent, traced = given(task, 1), None, Traced()
     if isinstance(outer.solver, Deflated):
-        recent = Recent.of(outer.solver, outer.model, None)
+        recent = outer.solver.prepare(None, FunctionalModel(outer.model).params, check=False)
         recent.rows.copy_(torch.cat([0.1 * parameter.detach().flatten() for parameter in outer.model.parameters()]))
     asked = OuterRequest(None, 0, False, recent)
     for seed in (1, 2):
@@ -142,8 +142,8 @@ def test_two_views_are_scored_for_both_of_their_draws(monkeypatch: pytest.Monkey
 def test_the_gradient_that_is_taken_out_is_that_of_another_draw_and_its_own_targets(make: Any) -> None:
     outer, task = build(make, estimator=Influence(LeaveOneOut()), solver=Deflated(3))
     tensors = given(task, 1)
-    recent = Recent.of(Deflated(3), outer.model, None)
-    found = outer._estimated(None, OuterRequest(None, 0, False, recent), tensors).newest
+    recent = Deflated(3).prepare(None, FunctionalModel(outer.model).params, check=False)
+    found = outer._estimated(None, OuterRequest(None, 0, False, recent), tensors).carry
     assert found is not None
     again = Policy(seed=3)  # from the start again
     floats = tensors[0] / 255

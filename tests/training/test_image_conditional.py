@@ -51,7 +51,7 @@ def test_traced_steps_have_the_gradient_of_others() -> None:
             for parameter in policy.parameters():
                 parameter.add_(torch.randn(parameter.shape, generator=generator))
         outer = build(policy)
-        asked = OuterRequest(None, 0, False, None, None, None)
+        asked = OuterRequest(None, 0, False)
         return outer._estimated(hvp, asked, (*TRAIN, *VALIDATION)).grads
 
     for found, expected in zip(gradient(Traced()), gradient(None), strict=True):

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from madao import BaseAugmentation, ClassPolicy, Draw, Policy, PolicySpec, load_policy
 from madao.errors import PolicyFileError
-from madao.hypergrad import Identity, Influence, NoBaseline, Problem, Relaxed, hypergradient
-from madao.hypergrad.estimators.estimators import Estimator
+from madao.hypergrad import Estimator, Identity, Influence, NoBaseline, Problem, Relaxed, hypergradient
 from madao.policy import FrozenPolicy
 
 IMAGES = torch.rand(60, 3, 8, 8, generator=torch.Generator().manual_seed(0))
