@@ -44,8 +44,8 @@ from madao.hypergrad import (
     Unaugmented,
     hypergradient,
 )
+from madao.outer import ComputeOptions, PolicyOptimizer
 from madao.outer.outer_step import OuterRequest
-from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import Policy
 from madao.training.inner_step import crop_and_flip
 from madao.training.trainer import Trainer
@@ -89,10 +89,8 @@ def fast(trainer: Trainer, case: dict[str, Any], curvature: int) -> PolicyOptimi
         trainer.network,
         trainer.task.losses,
         transform=trainer.standard.normalise,
-        inner_mode="train",
         weight_decay=trainer.config.optimizer.weight_decay,
-        curvature_batch=curvature,
-        autocast=trainer.autocast,
+        compute=ComputeOptions(inner_mode="train", curvature_batch=curvature, autocast=trainer.autocast),
         **case,
     )
 
@@ -172,22 +170,20 @@ def main() -> None:
     static = tuple(tensor.clone() for tensor in given[0])
     results["cases"] = {}
     for name, case in CASES.items():
-        outer, traced = (
-            fast(trainer, case, arguments.curvature),
-            Traced(trainer.device.type == "cuda" and not arguments.no_compile),
-        )
+        outer = fast(trainer, case, arguments.curvature)
+        traced = outer.reference.with_hvp(Traced(trainer.device.type == "cuda" and not arguments.no_compile))
         asked = OuterRequest(trainer.standard.after_policy, 2, False)
         solver, lengths = case["solver"], None
         if isinstance(solver, Neumann) and solver.shortens:  # as the first outer step finds out
             whole = dataclasses.replace(asked, state=solver.steps)
-            stats = outer._estimated(traced, whole, static).read()
+            stats = traced(whole, static).read()
             lengths, asked = stats.term_norms, dataclasses.replace(asked, state=solver.update(whole.state, None, stats))
         found: dict[str, list[float]] = {family: [] for family in ("all", *FAMILIES)}
         for tensors in given:
             for target, source in zip(static, tensors, strict=True):
                 target.copy_(source)
             state = outer.policy.get_extra_state()
-            quick = list(outer._estimated(traced, asked, static).grads)
+            quick = list(traced(asked, static).grads)
             outer.policy.set_extra_state(state)
             slow = list(exact(trainer, case, static))
             found["all"].append(cosine(quick, slow))

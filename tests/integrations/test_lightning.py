@@ -111,10 +111,8 @@ def test_it_is_the_plain_loop_bit_for_bit(accumulate: int, train_images: int | N
             optimizer.zero_grad()
             pooled = [torch.cat(tensors) for tensors in zip(*newest, strict=True)]
             chosen = tuple(tensor[-(train_images or 6 * accumulate) :] for tensor in pooled)
-            if outer.due():
-                outer.step(chosen, tuple(next(validation)))
-            else:
-                outer.step(chosen, ())
+            if outer.tick():
+                outer.update(chosen, tuple(next(validation)))
     assert outer.calls == 16 // accumulate
     assert outer.updates >= 3
     assert not equal(madao.Policy(), policy)
@@ -270,7 +268,7 @@ def test_mixed_precision_reaches_the_outer_steps() -> None:
     callback = PolicyCallback(madao.Policy(), every=2)
     trainer([callback], max_epochs=1, precision="bf16-mixed").fit(Classifier(), *loaders())
     assert callback.outer is not None
-    assert callback.outer.autocast is torch.bfloat16
+    assert callback.outer.compute.autocast is torch.bfloat16
     assert callback.outer.updates == 2
 
 

@@ -16,7 +16,7 @@ from madao.errors import UserError
 from madao.hypergrad import Influence, Relaxed, SameExample
 from madao.training.run.artifacts import run_directory
 from madao.training.trainer import Trainer
-from tests.outer.test_policy_optimizer import VALIDATION, network
+from tests.helpers.outer_steps import VALIDATION, descent, network, policy_optimizer
 from tests.training.test_trainer import assert_resumes, settings, splits
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -25,8 +25,7 @@ TRAIN = torch.rand(24, 1, 8, 8, generator=GENERATOR), torch.arange(24) % 3
 
 
 def build(policy: Policy, **changes: Any) -> PolicyOptimizer:
-    descent = torch.optim.SGD(policy.parameters(), lr=1.0)
-    return PolicyOptimizer(policy, network(), every=1, optimizer=descent, **changes)
+    return policy_optimizer(policy, network(), optimizer=descent(policy), **changes)
 
 
 @pytest.mark.parametrize("estimator", [Influence(), Relaxed()])

@@ -16,7 +16,7 @@ from madao.outer.outer_step import OuterRequest
 from madao.policy.conditional.features import features
 from madao.training.run.artifacts import run_directory
 from madao.training.trainer import Trainer
-from tests.outer.test_policy_optimizer import VALIDATION
+from tests.helpers.outer_steps import VALIDATION
 from tests.policy.conditional.test_image_conditional import inverting_dark
 from tests.training.test_class_conditional import TRAIN, assert_alone_learns, build
 from tests.training.test_trainer import assert_resumes, settings, splits
@@ -51,8 +51,7 @@ def test_traced_steps_have_the_gradient_of_others() -> None:
             for parameter in policy.parameters():
                 parameter.add_(torch.randn(parameter.shape, generator=generator))
         outer = build(policy)
-        asked = OuterRequest(None, 0, False)
-        return outer._estimated(hvp, asked, (*TRAIN, *VALIDATION)).grads
+        return outer.reference.with_hvp(hvp)(OuterRequest(), (*TRAIN, *VALIDATION)).grads
 
     for found, expected in zip(gradient(Traced()), gradient(None), strict=True):
         assert expected.abs().max() > 0

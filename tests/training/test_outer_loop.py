@@ -65,7 +65,7 @@ def test_magnitudes_are_learned_from_a_quarter_of_the_images(
 ) -> None:
     learning = Trainer(settings(tmp_path / "run", outer=OuterConfig(**outer)), splits()).learning
     assert learning is not None
-    assert learning.outer.pathwise_batch == images
+    assert learning.outer.compute.pathwise_batch == images
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_outer_steps_pass_as_many_images_at_once_as_training_does(
 ) -> None:
     learning = Trainer(settings(tmp_path / "run", outer=OuterConfig(**outer), **more), splits()).learning
     assert learning is not None
-    assert learning.outer.microbatch == images
+    assert learning.outer.compute.microbatch == images
 
 
 def test_outer_steps_at_averaged_weights(tmp_path: Path) -> None:

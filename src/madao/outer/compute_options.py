@@ -17,8 +17,8 @@ class ComputeOptions:
         microbatch: The largest number of examples in one pass, to save memory; None for all. Results change where the
             examples of a batch depend on each other, as under BatchNorm in training mode.
         curvature_batch: Training examples from which curvature is taken; None for all.
-        pathwise_batch: With `Influence`: training examples whose derivative in the magnitudes is taken; None for all.
-            The others are only scored, which takes less time and memory.
+        pathwise_batch: Training examples whose derivative in the magnitudes is taken; None for all. The others are only
+            scored, which takes less time and memory. `Relaxed` always takes all.
         autocast: The half-precision dtype of the forward passes, such as `torch.bfloat16`. None for single precision,
             or inside another library's trainer for that trainer's; `torch.float32` for single precision there too.
         inner_mode: The mode of the model in the training loss. In `"eval"` the influence of an image does not depend on

@@ -1,5 +1,6 @@
 """The optimizer of a policy, for any training loop."""
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -114,7 +115,8 @@ class PolicyOptimizer:
         self.solver = Deflated() if solver is None else solver
         if estimator is None:
             estimator = Relaxed() if self.solver.differentiates_path else Influence()
-        self.compute = ComputeOptions() if compute is None else compute
+        compute = ComputeOptions() if compute is None else compute
+        self.compute = compute if estimator.scores_draws else dataclasses.replace(compute, pathwise_batch=None)
         if isinstance(self.compute.hvp, Traced):
             raise ValueError("Traced() is compared with what hvp says; leave hvp alone and call record(print)")
         learned = {name: parameter for name, parameter in policy.named_parameters() if parameter.requires_grad}

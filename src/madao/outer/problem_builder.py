@@ -107,8 +107,7 @@ class ProblemBuilder:
 
         Of a curvature batch or a pathwise batch each process takes an equal share.
         """
-        pathwise = self.compute.pathwise_batch if self.estimator.scores_draws else None
-        parts = (self.compute.curvature_batch, pathwise)
+        parts = (self.compute.curvature_batch, self.compute.pathwise_batch)
         shares = [train if part is None else min(max(part // self.ranks.world, 1), train) for part in parts]
         device = next(unwrap(self.model).parameters()).device
         return OuterShards(*self.ranks.places([train, *shares, validation], device))

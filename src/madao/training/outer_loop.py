@@ -27,9 +27,8 @@ from madao.hypergrad import (
     Unaugmented,
 )
 from madao.hypergrad.estimators.baselines import Baseline
-from madao.outer.outer_step import OuterStep
+from madao.outer import ComputeOptions, OuterStep, PolicyOptimizer
 from madao.outer.policy_adam import PolicyAdam
-from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import BaseAugmentation, Policy
 from madao.tasks import Task
 from madao.training.ema import WeightAverage
@@ -101,17 +100,19 @@ class OuterLoop:
             solver=_solver(settings),
             estimator=Relaxed() if settings.estimator == "relaxed" else Influence(_BASELINES[settings.baseline]),
             transform=standard.normalise,
-            inner_mode=settings.model_mode,
             weight_decay=config.optimizer.weight_decay,
             clip=settings.clip,
-            microbatch=self.microbatch,
-            curvature_batch=settings.curvature_batch_size,
-            pathwise_batch=_pathwise(settings, config.batch_size),
-            autocast=autocast,
-            check_every=10 if settings.solver == "neumann" else 0,
             seed=config.seed,
             views=task.views,
             soft_targets=task.soft_targets if task.targets_follow_policy else None,
+            compute=ComputeOptions(
+                microbatch=self.microbatch,
+                curvature_batch=settings.curvature_batch_size,
+                pathwise_batch=_pathwise(settings, config.batch_size),
+                autocast=autocast,
+                inner_mode=settings.model_mode,
+                check_every=10 if settings.solver == "neumann" else 0,
+            ),
         )
         if settings.sign == "random":
             self.outer.sign = functools.partial(_coin, config.seed)
@@ -157,8 +158,7 @@ class OuterLoop:
             trained: The step.
         """
         cropped, targets, draw = trained.cropped, trained.targets, trained.draw
-        if not self.outer.due():
-            self.outer.step((cropped, targets), ())  # which only counts
+        if not self.outer.tick():
             return
         if self.settings.decay:
             for group in self.optimizer.param_groups:
@@ -180,10 +180,9 @@ class OuterLoop:
             if self.outer.updates + self.outer.skipped == 0:
                 self.average.module.load_state_dict(self.network.state_dict())  # nothing of before it was trained
             self.average.update(self.network)
-        self.last = self.outer.step((cropped, targets, draw.hole_y, draw.hole_x), batch, self.standard.after_policy)
+        self.last = self.outer.update((cropped, targets, draw.hole_y, draw.hole_x), batch, self.standard.after_policy)
         self.at_work = False
-        if self.last is not None:
-            self.record.append(_health(self.outer.calls, self.last))
+        self.record.append(_health(self.outer.calls, self.last))
 
     def check_alike(self) -> None:
         """Raise unless every process has the same policy, bit for bit: a check of this program, not of its user."""
