@@ -72,7 +72,10 @@ class Variant:
     curvature: float = 1
 
 
-def influence(baseline: Any, *sizes: float, solver: Solver = Identity(1.0), **compute: Any) -> Variant:
+NO_PRODUCTS = Identity(1.0)
+
+
+def influence(baseline: Any, *sizes: float, solver: Solver = NO_PRODUCTS, **compute: Any) -> Variant:
     """Return a variant of influence on a model in evaluation mode."""
     return Variant({"estimator": Influence(baseline), "solver": solver}, compute, *sizes)
 
@@ -88,9 +91,7 @@ VARIANTS: dict[str, Variant] = {
     "influence, training mode, leave one out": influence(LeaveOneOut(), inner_mode="train"),
     "influence, leave one out": influence(LeaveOneOut()),
     "influence, deflated": influence(LeaveOneOut(), solver=Deflated()),
-    "influence, deflated, a quarter of the magnitudes": influence(
-        LeaveOneOut(), solver=Deflated(), pathwise_batch=32
-    ),
+    "influence, deflated, a quarter of the magnitudes": influence(LeaveOneOut(), solver=Deflated(), pathwise_batch=32),
     "influence, gauss-newton, 16 × images, 4 × validation": influence(
         LeaveOneOut(), 16, 4, solver=GaussNewton(10), pathwise_batch=128
     ),

@@ -36,8 +36,8 @@ from madao.device.allocator import empty_caches
 from madao.device.precision import set_precision
 from madao.hypergrad import Momentum, Neumann, Relaxed, Unrolled
 from madao.models import WideResNet
-from madao.outer.cuda_graph import CudaGraphRunner
 from madao.outer import ComputeOptions, PolicyOptimizer
+from madao.outer.cuda_graph import CudaGraphRunner
 
 SCALE = 1e-3
 CALLS_UNTIL_RECORDED = 4

@@ -8,7 +8,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class ValidationBatches:
-    """The validation batches of outer steps: a given batch, or the next batch of a loader, which restarts at its end."""
+    """The validation batches of outer steps: a given batch, or the next one of a loader, which restarts at its end."""
 
     def __init__(self) -> None:
         self._open: tuple[object, Iterator[Batch]] | None = None

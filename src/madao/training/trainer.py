@@ -14,7 +14,7 @@ from madao.data import Batches
 from madao.device.allocator import enable_expandable_segments
 from madao.device.precision import set_precision
 from madao.distributed.group import ProcessGroup
-from madao.distributed.launch import launch, rank_zero_first, synchronised
+from madao.distributed.launch import convert_sync_batchnorm, launch, rank_zero_first
 from madao.distributed.sampling import shard_of
 from madao.errors import DataError, SharedError, UserError
 from madao.files import load_torch
@@ -87,7 +87,8 @@ class Trainer:
         self.network = build_model(config.model, self.splits, config.task)
         torch.manual_seed(config.seed + 7919 * self.ranks.rank)  # dropout has masks of its own
         if config.sync_batch_norm:
-            self.network = synchronised(self.network, config, self.device)
+            twice = config.augment.method == "madao" and config.outer.model_mode == "train"
+            self.network = convert_sync_batchnorm(self.network, self.device, twice)
         if self.device.type == "cuda":
             # What convolutions in half precision want: otherwise every one of them turns its inputs over and back.
             self.network.to(memory_format=torch.channels_last)
