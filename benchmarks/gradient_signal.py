@@ -45,10 +45,11 @@ from madao.hypergrad import (
 )
 from madao.outer import ComputeOptions, PolicyOptimizer
 from madao.policy import Policy
+from madao.training.builders.run import build_run
 from madao.training.inner_step import crop_and_flip
 from madao.training.run.checkpoint import LAST
 from madao.training.run.directory import RunDirectory
-from madao.training.trainer import Trainer
+from madao.training.run.state import Run
 
 FAMILIES = ("selection", "application", "magnitude")
 
@@ -118,7 +119,7 @@ VARIANTS: dict[str, Variant] = {
 }
 
 
-def loaded(arguments: argparse.Namespace, folder: str) -> Trainer:
+def loaded(arguments: argparse.Namespace, folder: str) -> Run:
     """The run as its checkpoint left it; with `--fresh` under a policy that has not learned anything yet."""
     directory = RunDirectory(Path(arguments.run))
     saved = directory.saved_config()
@@ -130,51 +131,51 @@ def loaded(arguments: argparse.Namespace, folder: str) -> Trainer:
     config = dataclasses.replace(
         config, data=data, augment=augment, device=arguments.device, out=str(Path(folder) / "run"), resume=False
     )
-    trainer = Trainer(config)
+    run = build_run(config)
     path = directory.checkpoints.folder / LAST if arguments.checkpoint is None else arguments.checkpoint
     state = load_torch(path)
-    trainer.network.load_state_dict(state["model"])
+    run.network.load_state_dict(state["model"])
     learned = state.get("policy") is not None and saved["augment"]["method"] == "madao"
-    if learned and not arguments.fresh and trainer.policy is not None:
-        trainer.policy.load_state_dict(state["policy"])
-    return trainer
+    if learned and not arguments.fresh and run.policy is not None:
+        run.policy.load_state_dict(state["policy"])
+    return run
 
 
-def gradients(trainer: Trainer, variant: Variant, steps: int, warm: int, compile: bool) -> tuple[list[Tensor], float]:
+def gradients(run: Run, variant: Variant, steps: int, warm: int, compile: bool) -> tuple[list[Tensor], float]:
     """The gradients of each family, `[steps, parameters]`, and the milliseconds of a step."""
-    assert isinstance(trainer.policy, Policy)
-    config = trainer.config
+    assert isinstance(run.policy, Policy)
+    config = run.config
     outer = PolicyOptimizer(
-        trainer.policy,
-        trainer.network,
-        trainer.task.losses,
-        transform=trainer.standard.normalise,
+        run.policy,
+        run.network,
+        run.task.losses,
+        transform=run.base_augmentation.normalise,
         weight_decay=config.optimizer.weight_decay,
         compute=ComputeOptions(
             curvature_batch=max(round(config.batch_size * variant.curvature), 1),
-            autocast=trainer.autocast,
+            autocast=run.autocast,
             check_every=0,
             **variant.compute,
         ),
         **variant.settings,
     )
-    if trainer.device.type == "cuda":
+    if run.device.type == "cuda":
         outer.record(print, compile)
     sizes = max(round(config.batch_size * variant.images), 2), max(round(config.batch_size * variant.validation), 2)
-    assert trainer.splits.validation is not None
+    assert run.splits.validation is not None
     train, validation = (
-        Batches(images, min(size, len(images)), trainer.device, config.seed + 1).stream(0)
-        for images, size in zip((trainer.splits.train, trainer.splits.validation), sizes, strict=True)
+        Batches(images, min(size, len(images)), run.device, config.seed + 1).stream(0)
+        for images, size in zip((run.splits.train, run.splits.validation), sizes, strict=True)
     )
     found: list[list[Tensor]] = [[] for _ in FAMILIES]
     seconds = []
     for number in range(warm + steps):
         images, labels = next(train)
-        draw, cropped = crop_and_flip(trainer.standard, images)
+        draw, cropped = crop_and_flip(run.base_augmentation, images)
         outer_images, outer_labels = next(validation)
-        batch, held_out = (cropped, labels, draw.hole_y, draw.hole_x), trainer.standard.centre(outer_images)
+        batch, held_out = (cropped, labels, draw.hole_y, draw.hole_x), run.base_augmentation.centre(outer_images)
         began = time.perf_counter()
-        found_gradients, stats = outer.gradient(batch, (held_out, outer_labels), trainer.standard.after_policy)
+        found_gradients, stats = outer.gradient(batch, (held_out, outer_labels), run.base_augmentation.after_policy)
         seconds.append(time.perf_counter() - began)
         if not stats.usable:
             raise RuntimeError(f"step {number}: {stats.status.value}")
@@ -219,13 +220,13 @@ def main() -> None:
     results["settings"] = {"steps": arguments.steps, "fresh": arguments.fresh}
     results["variants"] = {}
     with tempfile.TemporaryDirectory() as folder:
-        trainer = loaded(arguments, folder)
-        assert isinstance(trainer.policy, Policy)
+        run = loaded(arguments, folder)
+        assert isinstance(run.policy, Policy)
         for name, variant in VARIANTS.items():
             if not any(part in name for part in arguments.variants.split("|")):
                 continue
-            found, milliseconds = gradients(trainer, variant, arguments.steps, arguments.warm, arguments.compile)
-            row = results["variants"][name] = judged(found, milliseconds, trainer.policy)
+            found, milliseconds = gradients(run, variant, arguments.steps, arguments.warm, arguments.compile)
+            row = results["variants"][name] = judged(found, milliseconds, run.policy)
             print(f"{name:<44}{_line(row)}", flush=True)
             if arguments.output is not None:
                 write(arguments.output, results)

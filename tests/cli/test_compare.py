@@ -325,7 +325,7 @@ def test_it_goes_on_after_ctrl_c_and_after_a_kill(tmp_path: Path) -> None:
     stopped = interrupted(signal.SIGINT, 2)
     assert stopped.returncode == 130, stopped.stderr
     said = stopped.stderr.strip().splitlines()
-    assert said[0] == "stopping, after every training's step and checkpoint; Ctrl-C again stops at once"
+    assert said[0] == "stopping, after every training's step and checkpoint; Ctrl-C again stops immediately"
     assert said[-1] == "madao: stopped, checkpoints are written; run the same command to go on"
     first = reached(out)
     assert 2 <= first < 40

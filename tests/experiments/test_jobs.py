@@ -131,7 +131,7 @@ def test_a_long_message_does_not_block_the_pipe(tmp_path: Path, monkeypatch: pyt
         def fails(config: TrainConfig, title: str, kind: type[Exception] = kind) -> None:
             raise kind("x" * 100_000)
 
-        monkeypatch.setattr(jobs, "Trainer", fails)
+        monkeypatch.setattr(jobs, "build_run", fails)
         channel: Any = Channel()
         with pytest.raises(SystemExit):
             jobs._train(TrainConfig(out=str(tmp_path / "out")), "one", 1, channel)

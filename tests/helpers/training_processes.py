@@ -97,12 +97,12 @@ def train(case: str) -> dict[str, Any]:
     step = InnerStep(
         shared,
         Classification(),
-        torch.Tensor.backward,
-        optimizer,
-        standard,
-        policy,
+        backward=torch.Tensor.backward,
+        optimizer=optimizer,
+        base_augmentation=standard,
+        policy=policy,
         accumulate=2,
-        place=shard_of(BATCH, ranks),
+        shard=shard_of(BATCH, ranks),
         world=ranks.world,
     )
     seen: list[dict[str, Any]] = []

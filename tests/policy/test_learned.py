@@ -12,7 +12,7 @@ from madao.config.train_config import AugmentConfig
 from madao.errors import UserError
 from madao.ops import OPERATIONS, PAPER
 from madao.policy import ClassPolicy, Draw, FrozenPolicy, ImagePolicy, Policy, RandAugment, Uniform, sampling
-from madao.training.build import build_policy
+from madao.training.builders import build_policy
 
 
 def uneven(stages: int = 2, seed: int = 3) -> Policy:

@@ -112,7 +112,14 @@ def test_views_have_crops_and_draws_of_their_own_and_the_key_side_has_no_gradien
     optimizer = torch.optim.SGD(moco.encoder.parameters(), lr=0.1)
     standard = BaseAugmentation(padding=2, cutout=0, mean=(0.4,), std=(0.3,))
     moco.standard = standard
-    step = InnerStep(moco.encoder.float(), moco, Tensor.backward, optimizer, standard, policy)
+    step = InnerStep(
+        moco.encoder.float(),
+        moco,
+        backward=Tensor.backward,
+        optimizer=optimizer,
+        base_augmentation=standard,
+        policy=policy,
+    )
     moco.key.float()
     before = [parameter.clone() for parameter in moco.key.parameters()]
     trained = step(images(), torch.zeros(6, dtype=torch.int64), True)

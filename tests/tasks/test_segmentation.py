@@ -105,7 +105,14 @@ def test_training_sees_masks_where_their_images_are(scale: float | None) -> None
 
     model = torch.nn.Conv2d(1, 2, 1)
     model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][:, 0]))
-    step = InnerStep(model, Spied(2), Tensor.backward, torch.optim.SGD(model.parameters(), lr=0.1), standard, policy)
+    step = InnerStep(
+        model,
+        Spied(2),
+        backward=Tensor.backward,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        base_augmentation=standard,
+        policy=policy,
+    )
     trained = step(200 * mask[:, None], mask, True)
     levels, targets = 255 * seen[0], seen[1]
     clear = (targets != IGNORED) & ((levels < 5) | (levels > 195))  # else between two levels

@@ -16,7 +16,7 @@ from madao.errors import UserError
 from madao.experiments.magnitude_search import MAGNITUDES
 from madao.experiments.table import TUNED, cell_path
 from madao.text import nearest
-from madao.training.build import METHODS, build_policy
+from madao.training.builders.policy import METHODS, build_policy
 
 _DEFAULT = ("standard", "uniform", TUNED, "madao")
 _OURS = {"--seed": "--seeds", "--augment.method": "--methods", "--resume": "nothing: it always goes on"}

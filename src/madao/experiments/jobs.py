@@ -24,8 +24,9 @@ import torch
 
 from madao.config.train_config import TrainConfig
 from madao.errors import DataError, ModelError, UserError
+from madao.training.builders.run import build_run
 from madao.training.interrupt import Interrupted, StopRequest, stop_requests
-from madao.training.monitor.opening import opening, warning
+from madao.training.monitor.advice import describe_run, policy_advice
 from madao.training.run.directory import lock
 from madao.training.run.result import Result
 from madao.training.trainer import Trainer
@@ -202,12 +203,12 @@ def _train(config: TrainConfig, name: str, jobs: int, channel: Connection, first
         sys.stdout = _Lines(sys.stdout.buffer, encoding="utf-8", line_buffering=True)
     try:
         _wait_for(Path(str(config.out)))
-        trainer = Trainer(config, title=name)
+        run = build_run(config, title=name)
         if first:
-            print("\n".join(opening(trainer)), flush=True)
-        elif (few := warning(trainer)) is not None:
+            print("\n".join(describe_run(run)), flush=True)
+        elif (few := policy_advice(run)) is not None:
             print(f"{name}: {few}", flush=True)
-        trainer.fit()
+        Trainer(run).fit()
     except Interrupted as stop:
         sys.exit(stop.exit_code)
     except (UserError, DataError, ModelError) as error:

@@ -69,7 +69,7 @@ class PolicyCallback(Callback):
             loader for each process.
         train_images: How many of the newest training images of all processes an outer step draws for; more mean less
             noise. By default those of the last optimizer step. They stay on the device and are saved in checkpoints.
-        **settings: Other arguments of `PolicyOptimizer`: `every` and `warmup`, which count optimizer steps, `optimizer`,
+        **settings: Other arguments of `PolicyOptimizer`: `every` and `warmup`, in optimizer steps, `optimizer`,
             `solver`, `estimator`, `transform`, `compute` and so on.
 
     Example:
@@ -125,8 +125,8 @@ class PolicyCallback(Callback):
             )
         if trainer.precision not in (*_WITHOUT_AUTOCAST, "bf16-mixed"):
             raise ValueError(
-                f"PolicyCallback does not support Trainer(precision={trainer.precision!r}); use '32-true', 'bf16-mixed' "
-                "or '16-mixed'"
+                f"PolicyCallback does not support Trainer(precision={trainer.precision!r}); use '32-true', "
+                "'bf16-mixed' or '16-mixed'"
             )
         unwrapped = pl_module.training_step
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from madao.config.outer_config import warmup_epochs
 from madao.errors import PolicyFileError, ReportError
 from madao.policy import PolicySpec
 
@@ -95,8 +96,7 @@ class Run:
     @property
     def warmup(self) -> float:
         """Epochs before the policy begins to learn."""
-        chosen = self.setting("outer.warmup")
-        return float(self.setting("epochs", 0)) / 5 if chosen is None else float(chosen)
+        return float(warmup_epochs(self.setting("outer.warmup"), self.setting("epochs", 0)))
 
     @property
     def learns(self) -> bool:
