@@ -355,7 +355,7 @@ def test_two_threads_get_the_results_that_they_get_alone(settings: dict[str, Any
 
 def test_arguments_after_the_loss_are_named() -> None:
     with pytest.raises(TypeError):
-        PolicyOptimizer(Policy(), network(), F.cross_entropy, 30)  # type: ignore[misc]
+        PolicyOptimizer(Policy(), network(), F.cross_entropy, 30)  # type: ignore[call-arg]
     outer = PolicyOptimizer(Policy(), network(), F.cross_entropy, every=1, compute=ComputeOptions(pathwise_batch=4))
     assert outer.compute.pathwise_batch == 4
     assert build(estimator=Relaxed(), pathwise_batch=4).compute.pathwise_batch is None

@@ -42,6 +42,7 @@ def test_curvature_is_of_other_draws_than_those_that_are_scored() -> None:
     assert torch.equal(losses(inner, scored, again), losses(inner, scored, scored))
     assert torch.equal(losses(curvature, scored, again), losses(inner, again, again))
     assert not torch.equal(losses(curvature, scored, again), losses(inner, scored, again))
+    assert problem.classes is not None
     assert torch.equal(problem.classes, TRAIN[1])
 
 
@@ -54,6 +55,7 @@ def test_a_solver_that_takes_any_draw_has_the_images_that_are_scored(curvature_b
         assert problem.curvature is None
         return
     ((term,), inputs) = problem.curvature, problem.inputs  # type: ignore[misc]
+    assert term.of is not None
     images, labels = term.of(inputs)
     assert torch.equal(images, inputs[0][:5])
     assert torch.equal(labels, TRAIN[1][:5])
