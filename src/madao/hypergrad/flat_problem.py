@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from madao.distributed.group import ProcessGroup
 from madao.hypergrad import pytree
 from madao.hypergrad.autodiff.products import SecondOrder
+from madao.hypergrad.autodiff.torch_compat import tree_leaves
 from madao.hypergrad.problem import Loss, Problem, Term, as_terms, check_loss, detached
 from madao.hypergrad.pytree import Operator, OptionalVector, Vector
 
