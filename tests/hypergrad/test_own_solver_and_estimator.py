@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from madao import Policy, PolicyOptimizer
