@@ -127,7 +127,7 @@ def loaded(arguments: argparse.Namespace, folder: str) -> Run:
         sys.exit(f"{arguments.run} is no run directory: it has no config.yaml")
     config: TrainConfig = from_dict(saved)
     data = config.data if arguments.root is None else dataclasses.replace(config.data, root=arguments.root)
-    augment = dataclasses.replace(config.augment, method="madao")
+    augment = dataclasses.replace(config.augment, method="learned")
     config = dataclasses.replace(
         config, data=data, augment=augment, device=arguments.device, out=str(Path(folder) / "run"), resume=False
     )
@@ -135,7 +135,7 @@ def loaded(arguments: argparse.Namespace, folder: str) -> Run:
     path = directory.checkpoints.folder / LAST if arguments.checkpoint is None else arguments.checkpoint
     state = load_torch(path)
     run.network.load_state_dict(state["model"])
-    learned = state.get("policy") is not None and saved["augment"]["method"] == "madao"
+    learned = state.get("policy") is not None and saved["augment"]["method"] == "learned"
     if learned and not arguments.fresh and run.policy is not None:
         run.policy.load_state_dict(state["policy"])
     return run

@@ -93,7 +93,7 @@ def train(seed: int, epochs: int, root: str, device: str, operations: Sequence[s
     """One seed, all ways."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        config = settings(root, folder, seed, epochs, device, method="madao")
+        config = settings(root, folder, seed, epochs, device, method="learned")
         never = dataclasses.replace(config.outer, warmup=2.0 * epochs)  # nothing is learned on the way
         config = dataclasses.replace(config, outer=never, checkpoint_every=epochs // 2)
         start = FirstHalf(build_run(config, title=f"seed {seed}"), (epochs // 2,))
@@ -105,11 +105,12 @@ def train(seed: int, epochs: int, root: str, device: str, operations: Sequence[s
                 there = Path(folder) / f"{ahead}-{name}"
                 shutil.copytree(str(config.out), there)
                 branch = Branch(dataclasses.replace(config, out=str(there), resume=True), name, ahead)
-                result = branch.fit()
+                result, validation = branch.fit(), branch.run.splits.validation
+                assert validation is not None
                 found["ahead"].setdefault(name, {})[str(ahead)] = {
                     "test_loss": result.test_loss,
                     "test_error": result.test_error,
-                    "validation_loss": branch.evaluate(branch.run.splits.validation).loss,
+                    "validation_loss": branch.evaluate(validation).loss,
                 }
                 if name == ALIKE:
                     found["influence"][str(ahead)] = look(branch.run)

@@ -49,7 +49,7 @@ def train(without: list[str], seed: int, epochs: int, root: str, device: str, lo
     """A training, and the influence of every operation at some of its epochs."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        config = settings(root, folder, seed, epochs, device, method="uniform", without=without)
+        config = settings(root, folder, seed, epochs, device, method="uniform", exclude=without)
         title = f"{len(OPERATIONS) - len(without)} operations, seed {seed}"
         trainer = Watched(build_run(config, title=title), looks, further)
         result = trainer.fit()

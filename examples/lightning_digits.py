@@ -18,7 +18,7 @@ from madao.models import SmallCNN
 
 EPOCHS, BATCH, WEIGHT_DECAY = 16, 64, 5e-4
 
-digits = DATASETS["digits"](DatasetRequest(root=Path(), planted="rotate"))  # from scikit-learn
+digits = DATASETS["digits"](DatasetRequest(root=Path(), shift="rotate"))  # from scikit-learn
 splits = (digits.train, digits.validation, digits.test)
 train, validation, test = (TensorDataset(split.images / 255, split.labels) for split in splits)
 

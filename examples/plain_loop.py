@@ -1,4 +1,4 @@
-"""Learn an augmentation policy in a plain PyTorch loop. Training digits are upright, validation and test digits rotated.
+"""Learn an augmentation policy in a plain PyTorch loop. Training digits are upright, the others are rotated.
 
 About a minute on one CPU core: python examples/plain_loop.py
 """
@@ -14,7 +14,7 @@ from madao.models import SmallCNN
 
 EPOCHS, BATCH, WEIGHT_DECAY = 16, 64, 5e-4
 
-digits = DATASETS["digits"](DatasetRequest(root=Path(), planted="rotate"))  # from scikit-learn
+digits = DATASETS["digits"](DatasetRequest(root=Path(), shift="rotate"))  # from scikit-learn
 splits = (digits.train, digits.validation, digits.test)
 train, validation, test = ((split.images / 255, split.labels) for split in splits)
 
@@ -43,10 +43,9 @@ def test_error(policy: madao.Policy | None) -> float:
         loss.backward()
         optimizer.step()
         schedule.step()
-        if policy is not None:
-            # outer.step((images, labels), some(validation, 256)) works too. More training images mean less noise.
-            if outer.tick():
-                outer.update(some(train, 384), some(validation, 256))
+        # outer.step((images, labels), some(validation, 256)) works too. More training images mean less noise.
+        if policy is not None and outer.tick():
+            outer.update(some(train, 384), some(validation, 256))
     with torch.no_grad():
         return (model.eval()(test[0]).argmax(1) != test[1]).float().mean().item()
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         load_policy,
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "AutoAugment",

@@ -39,7 +39,7 @@ def test_several_runs_in_any_order_of_arguments(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for seed in (0, 1):
-        write_run(tmp_path / "runs" / str(seed), "standard", seed, epochs=2)
+        write_run(tmp_path / "runs" / str(seed), "base", seed, epochs=2)
     write_run(tmp_path / "other", "uniform", 0, epochs=2)
     assert main(["report", "--figures", "False", "runs", "--out=x.html", "other"]) == 0
     assert "3 runs" in (tmp_path / "x.html").read_text()
@@ -90,8 +90,8 @@ def test_runs_are_found_below_folders_and_what_is_broken_is_left_out_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_run(tmp_path / "runs" / "a" / "deep", "standard", 0, epochs=1)
-    write_run(tmp_path / "runs" / "b \U0001f600", "standard", 1, epochs=1)
+    write_run(tmp_path / "runs" / "a" / "deep", "base", 0, epochs=1)
+    write_run(tmp_path / "runs" / "b \U0001f600", "base", 1, epochs=1)
     begun = write_run(tmp_path / "runs" / "begun", epochs=1)
     (begun / "metrics.csv").unlink()
     assert main(["report", "runs", "runs/b \U0001f600", "--figures", "false"]) == 0
@@ -102,13 +102,13 @@ def test_runs_are_found_below_folders_and_what_is_broken_is_left_out_and_named(
 
 
 def test_runs_of_an_older_version_are_compared_with_those_of_this_one(tmp_path: Path) -> None:
-    for name, method in (("a", "standard"), ("b", "uniform")):
+    for name, method in (("a", "base"), ("b", "uniform")):
         write_run(tmp_path / name, method, epochs=1)
     path = tmp_path / "a" / "config.yaml"
     kept = [line for line in path.read_text().splitlines() if not line.startswith("ema:")]
     path.write_text("\n".join(kept))
     assert main(["report", str(tmp_path), "--out", str(tmp_path / "x.html"), "--figures", "false"]) == 0
-    assert "against standard" in (tmp_path / "x.html").read_text()
+    assert "against base" in (tmp_path / "x.html").read_text()
 
 
 def test_nothing_is_left_behind_where_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

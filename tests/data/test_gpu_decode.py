@@ -97,13 +97,7 @@ def test_what_cannot_be_decoded_is_named_or_left_out(mixed: ImageFiles, damage: 
     assert batches.skipped == {0, 4, 5}
 
 
-def test_parts_hold_what_fits_or_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_decode, "_PIXELS", 10)
-    assert [(part.start, part.stop) for part in _parts([4, 6, 1, 30, 5, 5, 5])] == [
-        (0, 2),
-        (2, 3),
-        (3, 4),
-        (4, 6),
-        (6, 7),
-    ]
-    assert list(_parts([])) == []
+def test_parts_hold_so_many_pixels_or_one_image() -> None:
+    found = [(part.start, part.stop) for part in _parts([4, 6, 1, 30, 5, 5, 5], 10)]
+    assert found == [(0, 2), (2, 3), (3, 4), (4, 6), (6, 7)]
+    assert list(_parts([], 10)) == []

@@ -46,7 +46,7 @@ def splits(channels: int = 1, side: int = 16, count: int = 96, classes: int = 3)
     )
 
 
-def settings(out: Path, method: str = "madao", **changes: Any) -> TrainConfig:
+def settings(out: Path, method: str = "learned", **changes: Any) -> TrainConfig:
     """Three epochs of three steps on the CPU; the policy learns from the second epoch on."""
     config = TrainConfig(
         data=DataConfig(workers=0),

@@ -12,7 +12,7 @@ from madao.config.train_config import AugmentConfig
 from madao.errors import UserError
 from madao.ops import OPERATIONS, PAPER
 from madao.policy import ClassPolicy, Draw, FrozenPolicy, ImagePolicy, Policy, RandAugment, Uniform, sampling
-from madao.training.builders import build_policy
+from madao.training.builders.policy import build_policy
 
 
 def uneven(stages: int = 2, seed: int = 3) -> Policy:
@@ -44,7 +44,7 @@ def test_a_gentle_start_changes_magnitudes_and_nothing_else() -> None:
     assert Policy(init_magnitude=0.1).spec() == Uniform(magnitude=0.1).spec()
 
 
-@pytest.mark.parametrize("method", ["madao", "uniform"])
+@pytest.mark.parametrize("method", ["learned", "uniform"])
 def test_the_start_can_be_chosen_for_a_run(method: str) -> None:
     for start in (None, 0.1):
         policy = build_policy(AugmentConfig(method=method, init_magnitude=start), None, 0)

@@ -91,7 +91,7 @@ def test_mistakes() -> None:
             PolicySpec.loads(text.replace(old, new))
 
 
-@pytest.mark.parametrize("method", ["madao", "uniform"])
+@pytest.mark.parametrize("method", ["learned", "uniform"])
 def test_a_run_has_it(method: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
     settings = ["--epochs=1", "--batch_size=256", "--tensorboard=false", "--device=cpu", f"--augment.method={method}"]

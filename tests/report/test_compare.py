@@ -43,7 +43,7 @@ def runs(folder: Path, *rows: tuple[str, int, float], **changes: Any) -> list[Ru
     return found
 
 
-ROWS = [("madao", 0, 0.02), ("standard", 0, 0.05), ("madao", 1, 0.03), ("standard", 1, 0.05), ("uniform", 1, 0.04)]
+ROWS = [("learned", 0, 0.02), ("base", 0, 0.05), ("learned", 1, 0.03), ("base", 1, 0.05), ("uniform", 1, 0.04)]
 
 
 def test_runs_are_grouped_by_method_and_standard_comes_first(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_runs_are_grouped_by_method_and_standard_comes_first(tmp_path: Path) -> 
     assert found.measure == "test error"
     assert found.problem == "digits (rotate planted), default model, 3 epochs"
     rows = found.rows()
-    assert [(group.label, mean.count) for group, mean, _ in rows] == [("standard", 2), ("uniform", 1), ("madao", 2)]
+    assert [(group.label, mean.count) for group, mean, _ in rows] == [("base", 2), ("uniform", 1), ("learned", 2)]
     assert rows[0][2] is None
     assert rows[2][1].mean == pytest.approx(0.025)
     assert rows[2][2] is not None
@@ -60,23 +60,23 @@ def test_runs_are_grouped_by_method_and_standard_comes_first(tmp_path: Path) -> 
 
 
 def test_settings_of_a_method_tell_its_groups_apart(tmp_path: Path) -> None:
-    first = runs(tmp_path / "a", ("madao", 0, 0.02))
-    other = runs(tmp_path / "b", ("madao", 0, 0.03), outer=OuterConfig(every=7, warmup=2))
+    first = runs(tmp_path / "a", ("learned", 0, 0.02))
+    other = runs(tmp_path / "b", ("learned", 0, 0.03), outer=OuterConfig(every=7, warmup=2))
     (found,) = compare([*first, *other])
-    assert [group.label for group in found.groups] == ["madao, outer.every 2", "madao, outer.every 7"]
+    assert [group.label for group in found.groups] == ["learned, outer.every 2", "learned, outer.every 7"]
 
 
 def test_settings_of_the_policy_do_not_tell_standard_runs_apart(tmp_path: Path) -> None:
-    first = runs(tmp_path / "a", ("standard", 0, 0.02))
-    other = runs(tmp_path / "b", ("standard", 1, 0.03), outer=OuterConfig(every=7))
+    first = runs(tmp_path / "a", ("base", 0, 0.02))
+    other = runs(tmp_path / "b", ("base", 1, 0.03), outer=OuterConfig(every=7))
     (found,) = compare([*first, *other])
     assert len(found.groups) == 1
 
 
 def test_other_problems_are_not_compared(tmp_path: Path) -> None:
-    first = runs(tmp_path / "a", ("standard", 0, 0.02), ("madao", 0, 0.01))
-    other = runs(tmp_path / "b", ("standard", 0, 0.5), ("madao", 0, 0.4), batch_size=32)
-    alone = runs(tmp_path / "c", ("standard", 0, 0.5), batch_size=16)
+    first = runs(tmp_path / "a", ("base", 0, 0.02), ("learned", 0, 0.01))
+    other = runs(tmp_path / "b", ("base", 0, 0.5), ("learned", 0, 0.4), batch_size=32)
+    alone = runs(tmp_path / "c", ("base", 0, 0.5), batch_size=16)
     found = compare([*first, *other, *alone])
     assert [len(each.groups) for each in found] == [2, 2]
     assert "batch_size 128" in found[0].problem
@@ -84,17 +84,17 @@ def test_other_problems_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_runs_that_have_not_ended_are_left_out_beside_those_that_have(tmp_path: Path) -> None:
-    first = runs(tmp_path / "a", ("standard", 0, 0.02))
-    other = runs(tmp_path / "b", ("madao", 0, 0.01), ended=False)
+    first = runs(tmp_path / "a", ("base", 0, 0.02))
+    other = runs(tmp_path / "b", ("learned", 0, 0.01), ended=False)
     (found,) = compare([*first, *other])
     assert found.measure == "test error"
-    assert [group.label for group in found.groups] == ["standard"]
+    assert [group.label for group in found.groups] == ["base"]
     assert [run.path for run in found.left_out] == [other[0].path]
 
 
 def test_without_any_test_error_validation_errors_are_compared_at_the_last_epoch_all_have(tmp_path: Path) -> None:
-    first = runs(tmp_path / "a", ("standard", 0, 0.02), ended=False)
-    other = write_run(tmp_path / "b", "madao", 0, epochs=3, error=0.01, ended=False)
+    first = runs(tmp_path / "a", ("base", 0, 0.02), ended=False)
+    other = write_run(tmp_path / "b", "learned", 0, epochs=3, error=0.01, ended=False)
     lines = (other / "metrics.csv").read_text().splitlines(keepends=True)
     (other / "metrics.csv").write_text("".join(lines[:-1]))
     (found,) = compare([*first, read_run(other)])
@@ -104,7 +104,7 @@ def test_without_any_test_error_validation_errors_are_compared_at_the_last_epoch
 
 
 def test_a_seed_that_ran_twice_counts_once(tmp_path: Path) -> None:
-    (found,) = compare(runs(tmp_path, ("standard", 0, 0.02), ("standard", 0, 0.04), ("standard", 1, 0.05)))
+    (found,) = compare(runs(tmp_path, ("base", 0, 0.02), ("base", 0, 0.04), ("base", 1, 0.05)))
     ((_, mean, _),) = found.rows()
     assert mean.count == 2
     assert mean.mean == pytest.approx(0.04)
@@ -116,12 +116,12 @@ def test_a_seed_that_ran_twice_counts_once(tmp_path: Path) -> None:
 
 
 def test_one_seed_says_little(tmp_path: Path) -> None:
-    (found,) = compare(runs(tmp_path, ("standard", 0, 0.02), ("uniform", 0, 0.04)))
+    (found,) = compare(runs(tmp_path, ("base", 0, 0.02), ("uniform", 0, 0.04)))
     assert comparison_charts(found, 1)[1].caption.endswith("however far apart they lie; one seed says little.")
 
 
 def test_other_images_are_another_problem(tmp_path: Path) -> None:
-    found = runs(tmp_path, ("standard", 0, 0.02), ("standard", 1, 0.04))
+    found = runs(tmp_path, ("base", 0, 0.02), ("base", 1, 0.04))
     assert len(compare(found)) == 1
     split = tmp_path / "1" / "split.json"
     split.write_text(split.read_text().replace("owl", "cow"))
@@ -129,9 +129,9 @@ def test_other_images_are_another_problem(tmp_path: Path) -> None:
 
 
 def test_a_run_of_before_a_setting_was_there_is_like_one_that_leaves_it_at_nothing(tmp_path: Path) -> None:
-    found = runs(tmp_path, ("standard", 0, 0.02), ("standard", 1, 0.04))
+    found = runs(tmp_path, ("base", 0, 0.02), ("base", 1, 0.04))
     config = tmp_path / "1" / "config.yaml"
-    older = config.read_text().replace("  images: null\n", "")
+    older = config.read_text().replace("  max_images: null\n", "")
     assert older != config.read_text()
     config.write_text(older)
     assert [len(group.runs) for group in compare([found[0], read_run(tmp_path / "1")])[0].groups] == [2]
@@ -140,22 +140,22 @@ def test_a_run_of_before_a_setting_was_there_is_like_one_that_leaves_it_at_nothi
 
 
 def test_standard_stays_the_reference_where_there_are_two_of_it(tmp_path: Path) -> None:
-    first = runs(tmp_path / "a", ("uniform", 0, 0.02), ("standard", 0, 0.03))
-    other = runs(tmp_path / "b", ("standard", 0, 0.04), augment=AugmentConfig(method="standard", cutout=8))
+    first = runs(tmp_path / "a", ("uniform", 0, 0.02), ("base", 0, 0.03))
+    other = runs(tmp_path / "b", ("base", 0, 0.04), augment=AugmentConfig(method="base", cutout=8))
     (found,) = compare([*first, *other])
     labels = [group.label for group in found.groups]
-    assert labels == ["standard, augment.cutout 0", "standard, augment.cutout 8", "uniform"]
+    assert labels == ["base, augment.cutout 0", "base, augment.cutout 8", "uniform"]
 
 
 def test_errors_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
-    found = runs(tmp_path, ("standard", 0, 0.02), ("standard", 1, 0.04))
+    found = runs(tmp_path, ("base", 0, 0.02), ("base", 1, 0.04))
     (tmp_path / "1" / "result.json").write_text('{"test_error": NaN}')
     (comparison,) = compare([found[0], read_run(tmp_path / "1")])
     assert [len(comparison.groups[0].runs), len(comparison.left_out)] == [1, 1]
 
 
 def test_means_are_taken_only_where_every_run_was_measured(tmp_path: Path) -> None:
-    found = runs(tmp_path, ("standard", 0, 0.02), ("standard", 1, 0.04))
+    found = runs(tmp_path, ("base", 0, 0.02), ("base", 1, 0.04))
     lines = (tmp_path / "1" / "metrics.csv").read_text().splitlines()
     cells = lines[2].split(",")
     cells[6] = ""
@@ -175,5 +175,5 @@ def test_curves_have_bands_where_there_are_seeds(tmp_path: Path) -> None:
     assert madao.low is not None
     assert all(value is not None and value >= 0 for value in madao.low)
     assert "of 2 seeds this happens by chance once in 4." in paired.caption
-    assert paired.ticks == ["standard", "uniform", "madao"]
+    assert paired.ticks == ["base", "uniform", "learned"]
     assert [list(series.y) for series in paired.panels[0].series] == [[0.05, None, 0.02], [0.05, 0.04, 0.03]]

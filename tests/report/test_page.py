@@ -31,8 +31,8 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("several")
-    rows = [(method, seed) for seed in (0, 1, 2) for method in ("standard", "uniform", "madao")]
-    errors = {"standard": 0.06, "uniform": 0.05, "madao": 0.03}
+    rows = [(method, seed) for seed in (0, 1, 2) for method in ("base", "uniform", "learned")]
+    errors = {"base": 0.06, "uniform": 0.05, "learned": 0.03}
     runs = [
         read_run(write_run(folder / f"{method}-{seed}", method, seed, 6, error=errors[method] * (1 + 0.1 * seed)))
         for method, seed in rows
@@ -159,13 +159,13 @@ def test_several_runs_are_compared_and_each_unfolds(browser: Browser, several: P
     page = browser.open(several)
     found = figures(page)
     assert [*found] == ["validation-1", "paired-1"]
-    assert found["validation-1"]["names"] == ["standard", "uniform", "madao"]
+    assert found["validation-1"]["names"] == ["base", "uniform", "learned"]
     assert found["paired-1"]["names"] == ["seed 0", "seed 1", "seed 2"]
     table = page.evaluate("document.querySelector('#comparison-1 table').innerText")
     assert re.search(r"madao\t3\.30 ± 0\.75\t−3\.30 ± 0\.75 \(3 seeds\)\t0\.003\t0, 1, 2", table), table
     assert page.evaluate("document.querySelectorAll('#comparison-1 .band').length") == 3
     lead = page.evaluate("document.querySelector('#comparison-1 .lead').innerText")
-    assert lead.startswith("madao, seed 0: the policy prefers Rotate by "), lead
+    assert lead.startswith("learned, seed 0: the policy prefers Rotate by "), lead
     page.click("body > details:nth-of-type(3) > summary")
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     assert {"3-selection", "3-loss"} <= set(figures(page))
@@ -237,7 +237,7 @@ def test_the_text_has_the_numbers_of_the_run(browser: Browser, one: Path) -> Non
         found: str = page.evaluate(f"document.querySelector('{selector}').innerText")
         return found.replace("\xa0", " ")
 
-    assert {"5.00 %", "20 of 20", "madao", "digits"} <= set(text(".facts").split("\n"))
+    assert {"5.00 %", "20 of 20", "learned", "digits"} <= set(text(".facts").split("\n"))
     assert "prefers Rotate by ±25° (81 % of draws)" in text(".lead")
     row = text("#policy tbody tr").split("\t")
     assert row == ["Rotate", "80.8 %", "62 %", "±25°", "80.8 %", "62 %", "±25°"]
@@ -283,9 +283,9 @@ def test_many_points_do_not_overflow_the_stack(browser: Browser, tmp_path: Path)
 def test_series_cannot_break_out_of_the_script(tmp_path: Path) -> None:
     runs = []
     for name in ("a", "b"):
-        path = write_run(tmp_path / name, "standard", epochs=1)
+        path = write_run(tmp_path / name, "base", epochs=1)
         text = (path / "config.yaml").read_text()
-        (path / "config.yaml").write_text(text.replace("method: standard", f"method: '</script><b>\"{name}'"))
+        (path / "config.yaml").write_text(text.replace("method: base", f"method: '</script><b>\"{name}'"))
         runs.append(read_run(path))
     (path,) = write_report(runs, tmp_path / "report.html", figures=False)
     text = path.read_text()
@@ -304,8 +304,8 @@ def test_a_policy_that_took_no_outer_step_is_not_praised(tmp_path: Path) -> None
     learned, unmoved, control = (
         read_run(write_run(tmp_path / name, method, 0, 6, error=error, learned=name == "learned"))
         for name, method, error in (
-            ("learned", "madao", 0.03),
-            ("unmoved", "madao", 0.03),
+            ("learned", "learned", 0.03),
+            ("unmoved", "learned", 0.03),
             ("control", "uniform", 0.05),
         )
     )

@@ -10,7 +10,7 @@ import torch
 from madao.config.train_config import DataConfig
 from madao.data import GpuDecodedImages, InMemoryImages
 from madao.data.datasets.folder import holds_classes
-from madao.data.files import ImageFiles
+from madao.data.image_files import ImageFiles
 from madao.errors import UserError
 from madao.training.splits import Splits, load_splits, on_device
 from tests.helpers.training import splits

@@ -58,7 +58,7 @@ def test_a_saved_policy_is_a_method(tmp_path: Path) -> None:
 
 def test_the_base_method_is_plain_sgd_on_base_augmentation(tmp_path: Path) -> None:
     """The slow, obvious loop beside it."""
-    config = settings(tmp_path / "run", "standard", epochs=2)
+    config = settings(tmp_path / "run", "base", epochs=2)
     run, twin = trained(config), built(dataclasses.replace(config, out=str(tmp_path / "twin")))
     model = twin.network
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
@@ -120,7 +120,7 @@ def test_parts_of_a_batch_have_the_gradient_of_the_batch(tmp_path: Path) -> None
     data, weights = splits(channels=3, side=32), []
     for parts in (1, 4):
         model = ModelConfig("timm/test_vit")
-        run = trained(settings(tmp_path / str(parts), "standard", epochs=1, accumulate=parts, model=model), data)
+        run = trained(settings(tmp_path / str(parts), "base", epochs=1, accumulate=parts, model=model), data)
         weights.append(torch.cat([p.detach().flatten() for p in run.network.parameters()]))
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-5)
 
@@ -157,8 +157,8 @@ def test_half_precision_trains(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "stop_at", "number"),
     [
-        *(("madao", stop_at, signal.SIGTERM) for stop_at in (1, 3, 5, 8)),
-        ("madao", 5, signal.SIGINT),
+        *(("learned", stop_at, signal.SIGTERM) for stop_at in (1, 3, 5, 8)),
+        ("learned", 5, signal.SIGINT),
         ("randaugment", 3, signal.SIGINT),
         ("randaugment", 8, signal.SIGTERM),
     ],
@@ -185,12 +185,10 @@ class SlowOuterSteps(StoppingTrainer):
     def __init__(self, run: Run) -> None:
         super().__init__(run, at=-1)
         assert run.outer_loop is not None
-        self.update = run.outer_loop._update
-        run.outer_loop._update = self.slow_update  # type: ignore[method-assign]
+        run.outer_loop.outer.optimizer.register_step_pre_hook(self.slow_down)
 
-    def slow_update(self, *arguments: Any) -> None:
+    def slow_down(self, *_: Any) -> None:
         time.sleep(0.1)
-        self.update(*arguments)
         self.at = self.run.step + 1 if self.run.step < 2 else -1
 
 

@@ -141,12 +141,12 @@ def _told(key: str, value: Any) -> str:
 
 
 def _check_without_validation(name: str, config: TrainConfig, trials: int) -> None:
-    if config.augment.method == "madao":
+    if config.augment.method == "learned":
         raise UserError(f"--data.val_fraction 0 leaves no images for {name} to learn from")
     if name == TUNED and trials:
         raise UserError(
-            "RandAugment's magnitude is chosen by validation error, and --data.val_fraction 0 sets no images aside; name "
-            "one by --augment.magnitude, with --search.trials 0"
+            "RandAugment's magnitude is chosen by validation error, and --data.val_fraction 0 sets no images aside; "
+            "name one by --augment.magnitude, with --search.trials 0"
         )
 
 
@@ -159,7 +159,7 @@ def _saved(folder: Path) -> dict[str, Any] | None:
 
 def _shared(base: TrainConfig) -> Plain:
     """The settings that all cells have in common; method, seed and place are each one's own."""
-    augment = dataclasses.replace(base.augment, method="madao")
+    augment = dataclasses.replace(base.augment, method="learned")
     return to_dict(dataclasses.replace(base, augment=augment, seed=0, out=None, resume=False))
 
 

@@ -15,13 +15,11 @@ from madao.distributed.group import ProcessGroup
 from madao.errors import SharedError, UserError
 from madao.policy.describe import preferred
 from madao.text import nearest
-from madao.training.builders.policy import build_policy
 from madao.training.builders.run import build_run
 from madao.training.interrupt import Interrupted
 from madao.training.monitor.advice import describe_run, model_advice
 from madao.training.run.directory import FREE
 from madao.training.run.result import Result
-from madao.training.run.state import Run
 from madao.training.trainer import Trainer
 
 _EXAMPLES = (
@@ -37,11 +35,10 @@ def command(arguments: list[str]) -> None:
     """Train as the command line says."""
     try:
         config = read_config(arguments)
-        build_policy(config.augment, None, config.seed)  # a misspelt name is told before a folder that is taken
         run = build_run(config)
         if run.ranks.first:
             print(with_flags("\n".join(describe_run(run))), flush=True)
-        result = _fit(run)
+        result = _fit(Trainer(run))
     except (UserError, Interrupted) as error:
         ranks = ProcessGroup.current()
         if ranks.first:
@@ -58,11 +55,11 @@ def command(arguments: list[str]) -> None:
         print("\n".join(lines), flush=True)
 
 
-def _fit(run: Run) -> Result:
+def _fit(trainer: Trainer) -> Result:
     """Train. Where a signal stops the run, say how to go on with it."""
-    directory = run.directory
+    directory = trainer.run.directory
     try:
-        return Trainer(run).fit()
+        return trainer.fit()
     except Interrupted as stop:
         raise Interrupted(stop.number, f"{stop}; {_how_to_resume(directory.path)}") from None
     except KeyboardInterrupt:  # in no step, or for the second time

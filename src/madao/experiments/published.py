@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from madao.config.aliases import current_record
 from madao.experiments.table import peak_memory, train_minutes
 from madao.report.run import Run, dotted
 
@@ -38,7 +39,7 @@ def record(
         before: A record that this one adds to: its cells stay, but for those that were trained again, and say which
             command made them.
     """
-    before = before or {}
+    before = current_record(before) if before else {}
     made = {key: before[key] for key in _MADE if key in before and before[key] != about.get(key)}
     old = {
         name: {**made, **cell, "settings": {**before.get("settings", {}), **cell["settings"]}}

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from madao.config.aliases import current_method, method_folder
 from madao.errors import ReportError
 from madao.report.compare import Difference, Interval, difference, in_percent, interval
 from madao.report.run import Run, read_run
 
-REFERENCES = ("standard", "uniform", "randaugment")
+REFERENCES = ("base", "uniform", "randaugment")
 """What a method has to beat: nothing beyond crops, every operation alike, one strength for all."""
 SEARCH = "search.json"
 TUNED = "randaugment"
@@ -67,7 +68,8 @@ class Table:
 
 def cell_path(folder: Path, method: str, seed: int, magnitude: float | None = None) -> Path:
     """The run directory of a cell; of RandAugment at a magnitude."""
-    return folder / method / str(seed) if magnitude is None else folder / method / f"{magnitude:g}" / str(seed)
+    inner = method_folder(folder, method)
+    return inner / str(seed) if magnitude is None else inner / f"{magnitude:g}" / str(seed)
 
 
 def chosen_magnitude(folder: Path) -> float | None:
@@ -86,11 +88,11 @@ def read_cells(folder: Path, methods: Sequence[str] | None = None) -> dict[str, 
         folder: Of the cells.
         methods: Which. By default all that are there.
     """
-    there = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    there = sorted(current_method(path.name) for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     magnitude = chosen_magnitude(folder)
     cells: dict[str, dict[int, Run]] = {}
     for method in there if methods is None else methods:
-        inner = folder / method
+        inner = method_folder(folder, method)
         if method == TUNED:
             if magnitude is None:
                 continue

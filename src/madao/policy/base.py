@@ -7,6 +7,7 @@ from typing import Any, Self, overload
 import torch
 from torch import Tensor, nn
 
+from madao.labels import IGNORED
 from madao.ops import Operation, targets
 from madao.ops.checks import check_fill, check_fill_fits, check_images, check_strengths
 from madao.ops.dispatch import dispatch_unchecked, grouped
@@ -103,7 +104,7 @@ class AugmentationPolicy(SeededModule, abc.ABC):
             images = self._apply_stage(images, draw, stage)
         return images
 
-    def augment_masks(self, masks: Tensor, draw: Draw, outside: int = 255) -> Tensor:
+    def augment_masks(self, masks: Tensor, draw: Draw, outside: int = IGNORED) -> Tensor:
         """Move masks as a draw moves their images: to the nearest pixel; tone operations leave them.
 
         Args:

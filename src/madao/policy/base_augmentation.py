@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from madao.labels import IGNORED
 from madao.ops.checks import check_images
 from madao.policy.base import AugmentationPolicy
 from madao.policy.device_cache import on_device
@@ -207,7 +208,7 @@ class BaseAugmentation(SeededModule):
         box = torch.stack([draw.top, draw.left, draw.height, draw.width])
         return resized_crop(images, box, draw.flipped, height, width)
 
-    def before_masks(self, masks: Tensor, draw: BaseDraw, outside: int = 255) -> Tensor:
+    def before_masks(self, masks: Tensor, draw: BaseDraw, outside: int = IGNORED) -> Tensor:
         """Crop and flip masks as `before` does their images, to the nearest pixel.
 
         Args:

@@ -242,4 +242,4 @@ class Policy(AugmentationPolicy):
 
 def settings_of(spec: PolicySpec) -> dict[str, Any]:
     """What a spec says of the policy it is of, beside its stages and their numbers."""
-    return {"operations": spec.operations, "fill": spec.fill, "variation": spec.magnitude_jitter}
+    return {"operations": spec.operations, "fill": spec.fill, "magnitude_jitter": spec.magnitude_jitter}

@@ -233,7 +233,7 @@ def _comparison(runs: Sequence[Run], problems: Sequence[str]) -> Comparison:
 
 
 def _place(method: str) -> int:
-    return {"standard": 0, "uniform": 1, "madao": 3}.get(method, 2)
+    return {"base": 0, "uniform": 1, "learned": 3}.get(method, 2)
 
 
 def _test_error(run: Run) -> float | None:
@@ -290,6 +290,6 @@ def _key(run: Run, of_method: bool) -> str:
     kept = told | {"images": run.images}
     if not of_method:
         kept = {key: value for key, value in kept.items() if not key.startswith(_METHOD)}
-    elif run.method != "madao":
+    elif run.method != "learned":
         kept = {key: value for key, value in kept.items() if not key.startswith("outer.")}
     return json.dumps(kept, sort_keys=True, default=str)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from madao.config.aliases import current_config
 from madao.config.outer_config import warmup_epochs
 from madao.errors import PolicyFileError, ReportError
 from madao.policy import PolicySpec
@@ -101,7 +102,7 @@ class Run:
     @property
     def learns(self) -> bool:
         """Whether its policy is to learn."""
-        return bool(self.setting("augment.method") == "madao")
+        return bool(self.setting("augment.method") == "learned")
 
     @property
     def unlearned(self) -> str | None:
@@ -199,7 +200,7 @@ def _settings(path: Path) -> dict[str, Any]:
         settings = None
     if not isinstance(settings, dict):
         raise ReportError(f"{path / 'config.yaml'} is damaged; restore it to see this run")
-    return settings
+    return current_config(settings)
 
 
 def _rows(path: Path) -> dict[str, list[str]]:

@@ -15,7 +15,7 @@ from tests.helpers.training import built, settings, splits, trained
 
 
 def test_few_outer_steps_are_told_with_a_remedy(tmp_path: Path) -> None:
-    def advice(every: int, method: str = "madao") -> str | None:
+    def advice(every: int, method: str = "learned") -> str | None:
         outer = OuterConfig(every=every, warmup=0, batch_size=16)
         run = built(settings(tmp_path / f"{every}-{method}", method, outer=outer, epochs=20))
         found = policy_advice(run)
@@ -32,19 +32,19 @@ def test_few_outer_steps_are_told_with_a_remedy(tmp_path: Path) -> None:
     ("epochs", "batch_size", "end"), [(1, 96, ": 1 epoch of 1 step"), (1200, 32, ": 1,200 epochs of 3 steps")]
 )
 def test_one_step_and_several_are_counted(tmp_path: Path, epochs: int, batch_size: int, end: str) -> None:
-    run = built(settings(tmp_path, "standard", epochs=epochs, batch_size=batch_size))
+    run = built(settings(tmp_path, "base", epochs=epochs, batch_size=batch_size))
     assert describe_run(run)[-1].endswith(end)
 
 
 def test_a_resume_without_a_checkpoint_is_told(tmp_path: Path) -> None:
-    config = settings(tmp_path, "standard", resume=True)
+    config = settings(tmp_path, "base", resume=True)
     assert "a new run begins" in describe_run(built(config))[0]
     trained(dataclasses.replace(config, epochs=1))
     assert "a new run begins" not in describe_run(built(dataclasses.replace(config, epochs=1)))[0]
 
 
 @pytest.mark.parametrize(
-    ("method", "count", "told"), [("madao", 30, True), ("madao", 60, False), ("uniform", 30, False)]
+    ("method", "count", "told"), [("learned", 30, True), ("learned", 60, False), ("uniform", 30, False)]
 )
 def test_few_validation_images_are_told(tmp_path: Path, method: str, count: int, told: bool) -> None:
     given = splits()
@@ -60,7 +60,7 @@ def test_few_validation_images_are_told(tmp_path: Path, method: str, count: int,
 def test_a_network_for_small_images_is_told_with_its_cost(
     tmp_path: Path, model: str, side: int, times: int | None
 ) -> None:
-    run = built(settings(tmp_path, "standard", model=ModelConfig(name=model)), splits(side=side))
+    run = built(settings(tmp_path, "base", model=ModelConfig(name=model)), splits(side=side))
     line = describe_run(run)[-1]
     assert line.startswith(f"{model} at {side} pixels" if times is None else f"{model} is made for images of 32 pixels")
     assert times is None or f"a step takes {times} times" in line
@@ -102,7 +102,7 @@ def test_only_errors_of_memory_are_told_with_less_memory(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("lr", "learns"), [(0.05, True), (1e-9, False)])
 def test_a_loss_as_high_as_that_of_guessing_is_told_with_a_remedy(tmp_path: Path, lr: float, learns: bool) -> None:
-    run = trained(settings(tmp_path, "standard", optimizer=OptimizerConfig(lr=lr), epochs=12))
+    run = trained(settings(tmp_path, "base", optimizer=OptimizerConfig(lr=lr), epochs=12))
     advice = model_advice(run)
     assert (advice is None) == learns
     assert advice is None or "that of guessing 1.10; try `optimizer.lr=1e-10`" in advice
@@ -122,7 +122,7 @@ def test_guessing_the_most_frequent_class_is_not_learning(
 ) -> None:
     images = torch.randint(0, 256, (96, 1, 16, 16), dtype=torch.uint8)
     data = dataclasses.replace(splits(classes=2), train=InMemoryImages(images, (torch.arange(96) < rare).long()))
-    run = built(settings(tmp_path, "standard", optimizer=OptimizerConfig(label_smoothing=smoothing)), data)
+    run = built(settings(tmp_path, "base", optimizer=OptimizerConfig(label_smoothing=smoothing)), data)
     for loss, expected in guessed.items():
         (tmp_path / "metrics.csv").write_text(f"epoch,train_loss\n1,1.5\n2,{loss}\n")
         assert (model_advice(run) is not None) is expected

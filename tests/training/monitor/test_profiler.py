@@ -234,7 +234,7 @@ def test_on_a_real_gpu(loading: float, low: float, high: float) -> None:
 
 
 def test_a_slow_source_is_seen_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = settings(tmp_path / "run", "standard", epochs=2, batch_size=8)
+    config = settings(tmp_path / "run", "base", epochs=2, batch_size=8)
     began = time.monotonic()
     trained(config, slow(0.1))
     whole = time.monotonic() - began
@@ -249,8 +249,8 @@ def test_a_slow_source_is_seen_and_said(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_fast_source_is_not_worth_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trained(settings(tmp_path / "read", "standard", epochs=1), slow(0.0))
-    trained(settings(tmp_path / "held", "standard", epochs=1))
+    trained(settings(tmp_path / "read", "base", epochs=1), slow(0.0))
+    trained(settings(tmp_path / "held", "base", epochs=1))
     assert "waits for images" not in capsys.readouterr().out
     read, held = (rows(tmp_path / name / "timing.csv")[0] for name in ("read", "held"))
     assert float(read["waiting_seconds"]) < 0.5 * float(read["seconds"])  # of an epoch of three steps

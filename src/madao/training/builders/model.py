@@ -18,7 +18,7 @@ def build_network(config: TrainConfig, splits: Splits, environment: Environment)
     network = build_model(config.model, splits, config.task)
     torch.manual_seed(config.seed + 7919 * environment.ranks.rank)  # every process has dropout masks of its own
     if config.sync_batch_norm:
-        twice = config.augment.method == "madao" and config.outer.model_mode == "train"
+        twice = config.augment.method == "learned" and config.outer.model_mode == "train"
         network = convert_sync_batchnorm(network, environment.device, twice)
     if environment.device.type == "cuda":
         # Convolutions in half precision want this layout: otherwise each of them transposes its inputs and outputs.

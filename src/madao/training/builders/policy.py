@@ -21,7 +21,7 @@ from madao.policy.registry import NAMED
 from madao.text import nearest
 from madao.training.splits import Splits
 
-METHODS = ("madao", "standard", *NAMED)
+METHODS = ("learned", "base", *NAMED)
 
 _STATISTICS_IMAGES = 512
 
@@ -47,9 +47,9 @@ def build_policy(config: AugmentConfig, classes: tuple[str, ...] | None, seed: i
     start = config.init_magnitude
     try:
         match config.method:
-            case "standard":
+            case "base":
                 return None
-            case "madao" if config.conditional_on == "class":
+            case "learned" if config.conditional_on == "class":
                 return ClassPolicy(
                     ("0", "1") if classes is None else classes,
                     config.stages,
@@ -57,9 +57,9 @@ def build_policy(config: AugmentConfig, classes: tuple[str, ...] | None, seed: i
                     init_magnitude=start,
                     **chosen,
                 )
-            case "madao" if config.conditional_on == "image":
+            case "learned" if config.conditional_on == "image":
                 return ImagePolicy(config.stages, shrinkage=config.shrinkage, init_magnitude=start, **chosen)
-            case "madao":
+            case "learned":
                 return Policy(config.stages, init_magnitude=start, **chosen)
             case "uniform":
                 return Uniform(config.stages, magnitude=START if start is None else start, **chosen)

@@ -5,13 +5,13 @@ from madao.training.builders.data import build_batches, build_splits
 from madao.training.builders.environment import start_environment
 from madao.training.builders.inner_step import build_inner_step
 from madao.training.builders.model import build_network, build_optimizer, model_name
-from madao.training.builders.policy import build_augmentation
+from madao.training.builders.outer_loop import build_outer_loop
+from madao.training.builders.policy import build_augmentation, build_policy
 from madao.training.builders.task import build_task, check_policy
 from madao.training.ema import WeightAverage
 from madao.training.monitor.console import Console
 from madao.training.monitor.metrics import EpochMetrics
 from madao.training.monitor.profiler import Profiler
-from madao.training.outer_loop import build_outer_loop
 from madao.training.run.directory import RunDirectory, check_directory, run_directory
 from madao.training.run.state import Run
 from madao.training.splits import Splits
@@ -33,6 +33,7 @@ def build_run(config: TrainConfig, splits: Splits | None = None, title: str | No
         >>> Trainer(run).fit().test_error  # doctest: +SKIP
         0.012
     """
+    build_policy(config.augment, None, config.seed)  # a misspelt name is an error before a folder that is taken
     environment = start_environment(config)
     device, ranks, autocast = environment.device, environment.ranks, environment.autocast
     check_directory(config, ranks)  # before the images are read, which may take a while

@@ -110,7 +110,8 @@ def memory_advice(error: BaseException, run: Run) -> str | None:
     if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator: can't allocate memory" not in str(error):
         return None
     if run.outer_loop is not None and run.outer_loop.at_work:
-        return f"the policy's step did not fit, try `outer.microbatch={max(run.outer_loop.largest_pass // 2, 1)}`"
+        largest = run.outer_loop.largest_pass(run.train_batches.batch_size)
+        return f"the policy's step did not fit, try `outer.microbatch={max(largest // 2, 1)}`"
     batch_size, parts = run.config.batch_size, 2 * run.config.accumulate
     smaller = f"try `batch_size={max(batch_size // 2, 1)}`"
     return smaller if batch_size % parts else f"{smaller}, or `accumulate={parts}`, which keeps the batch"

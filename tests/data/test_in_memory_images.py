@@ -40,16 +40,26 @@ def test_resized_is_torchvisions_resize_of_the_middle(crops: Tensor) -> None:
     assert corner.resized(1).images.item() == 1  # 0.75, rounded
 
 
-def test_mistakes() -> None:
-    images, labels = torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64)
-    for wrong in (images.float(), images[0], images[:, :2]):
-        with pytest.raises(DataError, match=r"images must be uint8 .* of 1 or 3 channels, got torch"):
-            InMemoryImages(wrong, labels)
-    with pytest.raises(DataError, match=r"labels must be int64 \[N\], got torch.float32 \[4\]"):
-        InMemoryImages(images, labels.float())
-    with pytest.raises(DataError, match=r"labels must be int64 \[N\], got torch.int64 \[4, 1\]"):
-        InMemoryImages(images, labels[:, None])
-    with pytest.raises(DataError, match="one label per image, got 3 labels for 4 images"):
-        InMemoryImages(images, labels[:3])
-    with pytest.raises(DataError, match="labels must count from 0, got -1"):
-        InMemoryImages(images, labels - 1)
+IMAGES, LABELS = torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "message"),
+    [
+        (IMAGES.float(), LABELS, r"images must be uint8 .* 1 or 3 channels, got torch.float32"),
+        (IMAGES[0], LABELS, r"\[3, 8, 8\]"),
+        (IMAGES[:, :2], LABELS, r"\[4, 2, 8, 8\]"),
+        (IMAGES, LABELS.float(), r"labels must be int64 \[N\], got torch.float32 \[4\]"),
+        (IMAGES, LABELS[:, None], r"\[4, 1\]"),
+        (IMAGES, LABELS[:3], "one label per image, got 3 labels for 4 images"),
+        (IMAGES, LABELS - 1, "labels must count from 0, got -1"),
+    ],
+)
+def test_mistakes(images: Tensor, labels: Tensor, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        InMemoryImages(images, labels)
+
+
+def test_masks_have_the_size_of_their_images() -> None:
+    with pytest.raises(DataError, match=r"masks must be uint8 \[4, 8, 8\], got torch.uint8 \[4, 8, 4\]"):
+        InMemoryImages(IMAGES, LABELS, torch.zeros(4, 8, 4, dtype=torch.uint8))

@@ -1,4 +1,4 @@
-"""Images in files, decoded when asked for."""
+"""Images in files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,17 +6,17 @@ from typing import Self
 
 from torch import Tensor
 
-from madao.data.encoded import LazyImages, OnError
+from madao.data.lazy_images import LazyImages, OnError
 
 
 class ImageFiles(LazyImages):
-    """Images in files, as RGB squares: cut to the middle, then scaled.
+    """Images in files, decoded on demand as RGB squares: cropped to the centre, then resized.
 
     Args:
         paths: The files.
         labels: int64 `[N]`.
-        side: Side of the square.
-        on_error: What a file that cannot be read does: stop with an error that names it, or be left out.
+        side: Side of the squares in pixels.
+        on_error: Whether an unreadable file raises a DataError ("stop") or is left out ("skip").
     """
 
     def __init__(self, paths: Sequence[Path], labels: Tensor, side: int, on_error: OnError = "stop") -> None:
@@ -24,14 +24,14 @@ class ImageFiles(LazyImages):
         self.paths = tuple(paths)
 
     def read(self, index: int) -> bytes:
-        """The bytes of a file."""
+        """Return the bytes of a file."""
         return self.paths[index].read_bytes()
 
     def name(self, index: int) -> str:
-        """The path of a file."""
+        """Return the path of a file."""
         return str(self.paths[index])
 
     def subset(self, indices: Tensor) -> Self:
-        """The files at `indices` only."""
+        """Return the files at `indices`."""
         chosen = [self.paths[index] for index in indices.tolist()]
         return type(self)(chosen, self.labels[indices], self.side, self.on_error)

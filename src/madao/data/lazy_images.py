@@ -1,4 +1,4 @@
-"""Images that are decoded when asked for, wherever their bytes lie."""
+"""Images that are decoded on demand."""
 
 import abc
 import contextlib
@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from madao.data.decoding import decode, jpeg_decoder
-from madao.data.images import InMemoryImages, check_labels
+from madao.data.images import check_labels
+from madao.data.in_memory_images import InMemoryImages
 from madao.data.loading import load_batches
 from madao.errors import DataError
 
@@ -17,34 +18,36 @@ OnError = Literal["stop", "skip"]
 
 
 class LazyImages(abc.ABC):
-    """Images as RGB squares: cut to the middle, then scaled.
+    """Images that are decoded on demand as RGB squares: cropped to the centre, then resized.
+
+    A subclass says where the bytes are: `read`, `name` and `subset`.
 
     Args:
         labels: int64 `[N]`.
         count: N, the number of images.
-        side: Side of the square.
-        on_error: What an image that cannot be read does: stop with an error that names it, or be left out.
+        side: Side of the squares in pixels.
+        on_error: Whether an unreadable image raises a DataError ("stop") or is left out ("skip").
     """
 
     def __init__(self, labels: Tensor, count: int, side: int, on_error: OnError = "stop") -> None:
         if side < 1:
-            raise DataError(f"the side of the images must be at least 1, got {side}")
+            raise DataError(f"side must be at least 1, got {side}")
         check_labels(labels, count)
         self.labels, self.side, self.on_error = labels, side, on_error
-        with contextlib.suppress(ImportError):  # then Pillow decodes everything
+        with contextlib.suppress(ImportError):  # Pillow decodes everything then
             jpeg_decoder()
 
     @abc.abstractmethod
     def read(self, index: int) -> bytes:
-        """The bytes of an image."""
+        """Return the encoded bytes of an image."""
 
     @abc.abstractmethod
     def name(self, index: int) -> str:
-        """What an image is called in errors."""
+        """Return the name of an image for error messages."""
 
     @abc.abstractmethod
     def subset(self, indices: Tensor) -> Self:
-        """The images at `indices` only."""
+        """Return the images at `indices`."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -60,7 +63,7 @@ class LazyImages(abc.ABC):
         return len(self.labels)
 
     def load(self, indices: Sequence[int]) -> tuple[Tensor, list[int]]:
-        """Decode the images at `indices`; what cannot be read is left out, or an error."""
+        """Decode the images at `indices`. Unreadable images raise a DataError or are left out, by `on_error`."""
         images = torch.empty(len(indices), *self.shape, dtype=torch.uint8)
         readable: list[int] = []
         for position, index in enumerate(indices):
@@ -71,30 +74,30 @@ class LazyImages(abc.ABC):
         return images[: len(readable)], readable
 
     def decoded(self, index: int) -> Tensor | None:
-        """One image, uint8 `[3, side, side]`; None where it cannot be read and that is no error."""
+        """Return an image, uint8 `[3, side, side]`, or None for an unreadable image that may be left out."""
         try:
             return decode(self.read(index), self.side)
-        except Exception as error:  # Pillow's readers raise what they stumble on
+        except Exception as error:  # Pillow raises errors of many types
             self.refuse(index, error)
             return None
 
     def refuse(self, index: int, error: Exception) -> None:
-        """Say that an image cannot be read, unless such images are left out."""
+        """Raise a DataError about an unreadable image, unless such images are left out."""
         if self.on_error == "stop":
             reason = " ".join(str(error).split())
             raise DataError(
-                f"cannot read {self.name(index)} as an image ({reason}); replace or remove it, or leave out all such "
-                "files with --data.on_error skip"
+                f"cannot read {self.name(index)} as an image ({reason}); replace or remove it, or skip such files "
+                "with `data.on_error=skip`"
             ) from None
 
     def decode_all(self, workers: int = 0) -> tuple[InMemoryImages, list[str]]:
-        """Decode every image once, into memory.
+        """Decode all images into memory.
 
         Args:
-            workers: How many processes decode; 0: this one.
+            workers: Number of processes that decode. 0 decodes in this process.
 
         Returns:
-            The images that could be read, and the names of those that could not.
+            The readable images, and the names of the unreadable ones.
         """
         images = torch.empty(len(self), *self.shape, dtype=torch.uint8)
         batches = [batch.tolist() for batch in torch.arange(len(self)).split(64)] if len(self) else []
