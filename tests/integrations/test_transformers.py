@@ -256,8 +256,8 @@ def test_in_a_search_the_policy_is_in_the_checkpoint_of_the_trial(tmp_path: Path
 
 
 class OnSecondNode(TrainingArguments):
-    process_index = property(lambda _: 8)  # type: ignore[assignment]
-    local_process_index = property(lambda _: 0)  # type: ignore[assignment]
+    process_index = property(lambda _: 8)
+    local_process_index = property(lambda _: 0)
 
 
 @pytest.mark.parametrize("each_node", [False, True])
@@ -308,7 +308,7 @@ def test_a_checkpoint_without_a_policy_is_refused(tmp_path: Path) -> None:
 
 
 class TwoDevices(TrainingArguments):
-    n_gpu = property(lambda _: 2)  # type: ignore[assignment]
+    n_gpu = property(lambda _: 2)
 
 
 def test_several_devices_of_one_process_are_refused(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class OuterLoop:
         """Return the most images that pass through the model together, where inner steps have `batch_size`."""
         own = batch_size if self._train is None else self._train.batch_size
         largest = max(self._validation.batch_size, own)
-        return min(largest, self.outer.microbatch or largest)
+        return min(largest, self.outer.compute.microbatch or largest)
 
     def applies(self, step: int) -> bool:
         """Return whether training images pass through the policy at a step."""
