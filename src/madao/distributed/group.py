@@ -65,7 +65,7 @@ class ProcessGroup:
         return cls(dist.get_rank(), dist.get_world_size())
 
     @property
-    def first(self) -> bool:
+    def is_first(self) -> bool:
         """Whether this is the first process, which writes files and messages."""
         return self.rank == 0
 

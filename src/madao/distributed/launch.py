@@ -95,7 +95,7 @@ def rank_zero_first(ranks: ProcessGroup, action: Callable[[], Any], again: bool 
         SharedError: The action failed in the first process.
     """
     result = None
-    if ranks.first:
+    if ranks.is_first:
         try:
             result = action()
         except Exception as error:
@@ -107,5 +107,5 @@ def rank_zero_first(ranks: ProcessGroup, action: Callable[[], Any], again: bool 
     if message is not None:
         raise SharedError(message)
     if again:
-        return result if ranks.first else action()
+        return result if ranks.is_first else action()
     return told

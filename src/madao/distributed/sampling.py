@@ -1,6 +1,6 @@
 """Draws for a part of a batch.
 
-Every process makes the same draws for the whole batch and uses those of its own images. So the number of processes does
+Every process makes the same draws for the whole batch and uses the draws of its images. So the number of processes does
 not affect how a batch is augmented, and a run may be resumed with another number.
 """
 

@@ -31,7 +31,7 @@ class OuterShards:
     """The images of this process among those of all processes.
 
     Attributes:
-        train: The training images, each as often as it is drawn for.
+        train: The training images, each repeated for each of its draws.
         curvature: The first of these, from which curvature is taken, or a gradient.
         pathwise: The first of these, whose derivative in the magnitudes is taken.
         validation: The validation images.

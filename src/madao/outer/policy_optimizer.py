@@ -44,8 +44,8 @@ class PolicyOptimizer:
     """An optimizer that learns a policy while a model trains. Call `step` after each step of the model's optimizer.
 
     At every `every`-th call it draws from the policy for the training batch, estimates the gradient of the validation
-    loss through the trained weights, and updates the policy. The model stays as it is: weights, gradients, modes,
-    running statistics and random state.
+    loss through the trained weights, and updates the policy. The model does not change: neither its weights, gradients,
+    modes and running statistics nor the random state of torch.
 
     Args:
         policy: The policy that learns.
@@ -55,7 +55,7 @@ class PolicyOptimizer:
             example. Its mean over examples counts, even if class weights or `ignore_index` make the training loss
             another average.
         every: Inner steps from one outer step to the next, s of the paper.
-        warmup: Calls at the start during which the policy stays as it is.
+        warmup: Calls at the start during which the policy does not change.
         optimizer: The optimizer of the policy's parameters. By default RMSprop with learning rate 1e-2, as in the
             paper.
         transform: The function between policy and model, applied to training and validation images: normalising. It
@@ -188,11 +188,11 @@ class PolicyOptimizer:
         validation: Batch | Iterable[Batch],
         train_transform: Callable[..., Tensor] | None = None,
     ) -> OuterStep:
-        """Perform an outer step now; arguments as of `step`. The policy stays as it is if its gradient is unusable."""
+        """Perform an outer step now; arguments as of `step`. The policy does not change if its gradient is unusable."""
         gradients, stats = self.gradient(train_batch, validation, train_transform)
         if not stats.usable:
             self.skipped += 1
-            log = _LOGGER.warning if self.ranks.first else _LOGGER.debug
+            log = _LOGGER.warning if self.ranks.is_first else _LOGGER.debug
             log("outer step at call %d skipped (%d so far): %s", self.calls, self.skipped, stats.status.value)
             return OuterStep(stats, applied=False)
         self._signal.update(gradients)
@@ -208,7 +208,7 @@ class PolicyOptimizer:
     ) -> tuple[Vector, Stats]:
         """Return the gradient in the learned parameters of the policy, and its health; arguments as of `step`.
 
-        The policy stays as it is. The next call overwrites the tensors.
+        The policy does not change. The next call overwrites the tensors.
         """
         every = self.compute.check_every if self.solver.checkable else 0
         check = every > 0 and (self.updates + self.skipped) % every == 0
@@ -256,7 +256,7 @@ class PolicyOptimizer:
         return {**counters, **state, **remembered}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         for name in ("calls", "updates", "skipped"):
             setattr(self, name, int(state[name]))
         self.optimizer.load_state_dict(state["optimizer"])

@@ -29,8 +29,8 @@ class ProblemBuilder:
         hyper: The parameters of the policy that learn.
         model: The model that is trained.
         losses: `losses(outputs, targets)`, one value an example.
-        solver: The solver, for what it needs of the problem.
-        estimator: The estimator, for what it needs of the problem.
+        solver: The solver. Its class attributes say what it needs of the problem.
+        estimator: The estimator. Its class attributes say what it needs of the problem.
         transform: The function between policy and model, for images of both kinds.
         weight_decay: λ of λ/2 ‖θ‖² in the training loss.
         views: Draws of the policy for each image, all of which one example is made of.
@@ -105,7 +105,7 @@ class ProblemBuilder:
     def shards(self, train: int, validation: int) -> OuterShards:
         """Return the shards of this process, given its numbers of drawn images and of validation images.
 
-        Of a curvature batch or a pathwise batch each process takes an equal share.
+        Each process takes an equal share of a curvature batch and of a pathwise batch.
         """
         parts = (self.compute.curvature_batch, self.compute.pathwise_batch)
         shares = [train if part is None else min(max(part // self.ranks.world, 1), train) for part in parts]

@@ -43,7 +43,7 @@ def recorded_gradient(
 
     Returns:
         None where graphs cannot help: for several processes, and for microbatches if the solver multiplies by a Hessian
-        again and again. A graph would hold at the same time what each microbatch keeps for the next product.
+        again and again. A graph would hold the memory of all microbatches at the same time.
     """
     builder = reference.builder
     if builder.ranks.world > 1 or (builder.compute.microbatch is not None and not builder.solver.capturable):
