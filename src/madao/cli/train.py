@@ -36,17 +36,17 @@ def command(arguments: list[str]) -> None:
     try:
         config = read_config(arguments)
         run = build_run(config)
-        if run.ranks.first:
+        if run.ranks.is_first:
             print(with_flags("\n".join(describe_run(run))), flush=True)
         result = _fit(Trainer(run))
     except (UserError, Interrupted) as error:
         ranks = ProcessGroup.current()
-        if ranks.first:
+        if ranks.is_first:
             raise
         if not isinstance(error, SharedError | Interrupted):
             raise UserError(f"process {ranks.rank} of {ranks.world}: {error}") from None
         raise SystemExit(error.exit_code if isinstance(error, Interrupted) else 2) from None  # the first one says it
-    if ProcessGroup.current().first:
+    if ProcessGroup.current().is_first:
         from madao.report.run import read_run  # which takes a while to import
 
         lines = summary(result, config.outer.learn == "strength", read_run(Path(result.out)).unlearned)
