@@ -9,6 +9,8 @@ from typing import Any
 
 from measure import environment, write
 
+from madao.config.aliases import current_cell
+
 Cell = dict[str, Any]
 
 
@@ -38,6 +40,7 @@ def complete(
         if before["epochs"] != epochs:
             raise SystemExit(f"{path} holds trainings of {before['epochs']} epochs; give another --output")
         results |= {key: before[key] for key in ("note", "cells") if key in before}
+        results["cells"] = {current_cell(name): cell for name, cell in results["cells"].items()}
     # Not forked: CUDA does not survive that.
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         whole = {name for name, cell in results["cells"].items() if not is_incomplete(name, cell)}

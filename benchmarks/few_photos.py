@@ -6,7 +6,7 @@
 Trainings as `looks.py` has them, each seed another draw of 2,000 photos; the test images are the same. What stays as it
 is:
 
-    standard        crop, flip and Cutout only
+    base            crop, flip and Cutout only
     uniform         all operations alike, at 0.62 of their ranges, where policies start; looked at on the way
     moderate        the same at 0.3
     gentle          the same at 0.1
@@ -66,14 +66,15 @@ from looks import (
 )
 
 from madao.report.compare import Interval, difference, interval
+from madao.training.builders.run import build_run
 from madao.training.splits import load_splits
 
 FIXED: dict[str, dict[str, Any]] = {
-    "standard": {},
+    "base": {},
     "uniform": {},
-    "moderate": {"method": "uniform", "start": 0.3},
-    "gentle": {"method": "uniform", "start": 0.1},
-    "varied": {"method": "uniform", "variation": 1.0},
+    "moderate": {"method": "uniform", "init_magnitude": 0.3},
+    "gentle": {"method": "uniform", "init_magnitude": 0.1},
+    "varied": {"method": "uniform", "magnitude_jitter": 1.0},
     "pooled-file": {"method": str(Path(__file__).parent / "paper/pooled.json")},
     "trivialaugment": {},
 }
@@ -98,7 +99,7 @@ _ALL = {
 LEARNED: dict[str, dict[str, Any]] = {
     "learned": {},
     "same-loss": {"baseline": "same-loss"},
-    "pulled": {"pull": 1.0},
+    "pulled": {"init_decay": 1.0},
     "strength": {"learn": "strength"},
     "learned-all": _ALL,
     "same-loss-all": {"baseline": "same-loss", **_ALL},
@@ -122,7 +123,7 @@ def train(
         if method in AGAIN:
             augment["method"] = "uniform"
         elif method in LEARNED:
-            augment["method"] = "madao"
+            augment["method"] = "learned"
         elif method in FOLLOWING:
             augment["method"] = str(Path(folder) / "policy.json")
             following(looks).spec().save(augment["method"])
@@ -133,7 +134,7 @@ def train(
             splits = divided_anew(load_splits(config.data), 7919 * seed + number)
             config = dataclasses.replace(config, seed=seed + 5000 * (1 + number))
         at = quarters(epochs) if method in WATCHED else ()
-        trainer = Watched(config, f"{method} {seed}", at, splits)
+        trainer = Watched(build_run(config, splits, f"{method} {seed}"), at)
         result = trainer.fit()
     found: Cell = {"test_error": result.test_error, "validation_error": result.validation_error}
     found |= {"looks": len(looks)} if looks else {}

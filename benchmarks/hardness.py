@@ -35,6 +35,7 @@ from madao.cli.demo import demo_config
 from madao.data import InMemoryImages
 from madao.hypergrad import ConjugateGradient, Deflated, ForwardOverReverse, FunctionalModel, System, pytree
 from madao.hypergrad.solvers.gradient_history import GradientHistory
+from madao.training.builders.run import build_run
 from madao.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
@@ -109,10 +110,10 @@ def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> d
     with tempfile.TemporaryDirectory() as folder:
         config = demo_config("uniform", planted, seed, epochs, Path(folder))  # type: ignore[arg-type]
         constant = dataclasses.replace(config.optimizer, schedule="constant")
-        trainer = Trainer(dataclasses.replace(config, evaluate_every=epochs, optimizer=constant))
-        trainer.fit()
-    network = Network.of(trainer.network)
-    train, validation, normalise = trainer.splits.train, trainer.splits.validation, trainer.standard.normalise
+        run = build_run(dataclasses.replace(config, evaluate_every=epochs, optimizer=constant))
+        Trainer(run).fit()
+    network = Network.of(run.network)
+    train, validation, normalise = run.splits.train, run.splits.validation, run.base_augmentation.normalise
     assert isinstance(train, InMemoryImages)
     assert isinstance(validation, InMemoryImages)
     policy, generator = Policy(seed=seed + 1), torch.Generator().manual_seed(seed)

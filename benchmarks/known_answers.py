@@ -1,14 +1,14 @@
 """Whether the policy finds what was planted: digits whose validation and test images are moved, over many seeds.
 
-    python benchmarks/known_answers.py [--seeds 10] [--methods madao,uniform,paper] [--jobs 2] [--output FILE]
+    python benchmarks/known_answers.py [--seeds 10] [--methods learned,uniform,paper] [--jobs 2] [--output FILE]
 
 Each cell is a training of `madao demo`: the learned policy by the defaults; by the solver gauss-newton; every operation
 alike (uniform); and the paper's estimator and solver. What is in the output already is not run again, so that the table
 can grow. The verdict: in how many runs the planted family is the likeliest, and in how many the test error is below
 that of `uniform` for the same seed. Nothing planted (`none`): the largest selection there is, beside 1/14 at the start.
-Where halves of the classes move in different ways (`--planted rotate-or-brightness --methods madao,class,uniform`),
+Where halves of the classes move in different ways (`--planted rotate-or-brightness --methods learned,class,uniform`),
 `class` is a policy for each class: in how many halves the operation planted there is the likeliest, and likelier than
-in the other half. The same of images for `--planted by-tone --methods madao,image,uniform`.
+in the other half. The same of images for `--planted by-tone --methods learned,image,uniform`.
 """
 
 import argparse
@@ -29,17 +29,18 @@ from cells import complete
 from madao.cli.demo import demo_config, family_share, half_shares, methods
 from madao.config.train_config import OuterConfig
 from madao.data.datasets.synthetic_shift import PLANTED, SHIFTS
+from madao.training.builders.run import build_run
 from madao.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
-METHODS = ("madao", "gauss-newton", "class", "image", "uniform", "standard", "paper")
+METHODS = ("learned", "gauss-newton", "class", "image", "uniform", "base", "paper")
 
 
 def train(method: str, planted: str, seed: int, epochs: int) -> dict[str, Any]:
     """One cell."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        name = "madao" if method in ("paper", "gauss-newton") else method
+        name = "learned" if method in ("paper", "gauss-newton") else method
         config = demo_config(name, planted, seed, epochs, Path(folder))  # type: ignore[arg-type]
         config = dataclasses.replace(config, evaluate_every=epochs)
         if method == "paper":
@@ -47,7 +48,7 @@ def train(method: str, planted: str, seed: int, epochs: int) -> dict[str, Any]:
         if method == "gauss-newton":
             outer = dataclasses.replace(config.outer, solver="gauss-newton", steps=10)
             config = dataclasses.replace(config, outer=outer)
-        result = Trainer(config, title=f"{method} {planted} {seed}").fit()
+        result = Trainer(build_run(config, title=f"{method} {planted} {seed}")).fit()
         conditional = method in ("class", "image") and method in methods(planted)
         shares = half_shares(result, planted) if conditional else []
     found: dict[str, Any] = {"test_error": result.test_error, "validation_error": result.validation_error}
@@ -111,7 +112,7 @@ def verdicts(cells: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--methods", default="madao,uniform,paper")
+    parser.add_argument("--methods", default="learned,uniform,paper")
     parser.add_argument("--planted", default=",".join(SHIFTS))
     parser.add_argument("--epochs", type=int, default=72)
     parser.add_argument("--jobs", type=int, default=2)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from madao import Policy
+from madao.config.aliases import current_cell, current_record
 
 
 def mean_policy(way: Mapping[str, Any], settings: Mapping[str, Any]) -> Policy:
@@ -45,12 +46,12 @@ def main() -> None:
     parser.add_argument("cell", help="method and seed")
     parser.add_argument("policy", type=Path, help="the file to write, for --augment.method")
     arguments = parser.parse_args()
-    record = json.loads(arguments.record.read_text())
+    record = current_record(json.loads(arguments.record.read_text()))
     cells = record["cells"]
     learned = [name for name, cell in cells.items() if "policy" in cell]
-    if arguments.cell not in learned:
+    if (name := current_cell(arguments.cell)) not in learned:
         parser.error(f"{arguments.cell!r} has no policy in {arguments.record}; there are: {', '.join(learned)}")
-    cell = cells[arguments.cell]
+    cell = cells[name]
     policy = mean_policy(cell["policy"], record["settings"] | cell["settings"])
     policy.spec().save(arguments.policy)
     print(policy.spec())

@@ -1,4 +1,4 @@
-"""Self-supervision on CIFAR-10: MoCo with standard augmentation, every operation alike, and a learned policy.
+"""Self-supervision on CIFAR-10: MoCo with base augmentation, every operation alike, and a learned policy.
 
     python benchmarks/moco.py                              # the table and the curves, of what there is
     python benchmarks/moco.py --run --root data --jobs 3   # trains what is missing, and measures it
@@ -18,13 +18,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from madao.config.aliases import current_method, current_record
 from madao.experiments.published import record
+from madao.experiments.table import cell_path
 from madao.report.chart_model import Chart, Panel, Series
 from madao.report.figures import write_figures
+from madao.text import METHOD_LABELS
 
 ROOT = Path(__file__).parents[1]
 RECIPE = "cifar10-moco-resnet18"
-METHODS = {"standard": "standard", "uniform": "every operation alike", "madao": "learned policy"}
+METHODS = METHOD_LABELS
 RATES = (1.0, 3.0, 10.0)
 """The protocol's 30 is for features of ResNet-50."""
 
@@ -36,9 +39,17 @@ def run(path: Path, arguments: argparse.Namespace, more: list[str]) -> None:
     _madao([*train, *more])
     with ThreadPoolExecutor(arguments.jobs) as pool:
         found = dict(zip(METHODS, pool.map(lambda method: linear(method, arguments), METHODS), strict=True))
-    results = json.loads(path.read_text())
+    results = read(path)
     about = {key: value for key, value in results.items() if key not in ("search", "settings", "cells")}
     path.write_text(record({}, {**about, "linear": found}, {}, results))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the record, with methods under the names of today."""
+    found = current_record(json.loads(path.read_text()))
+    if "linear" in found:
+        found["linear"] = {current_method(method): each for method, each in found["linear"].items()}
+    return found
 
 
 def linear(method: str, arguments: argparse.Namespace) -> dict[str, float]:
@@ -47,7 +58,7 @@ def linear(method: str, arguments: argparse.Namespace) -> dict[str, float]:
     def error(split: str, rate: float) -> float:
         # No crops: features are computed once.
         settings = ["--protocol", "linear", "--linear.augment", "false", "--linear.lr", f"{rate:g}", "--split", split]
-        printed = _madao(["evaluate", str(arguments.runs / method / "0"), "--root", arguments.root, *settings])
+        printed = _madao(["evaluate", str(cell_path(arguments.runs, method, 0)), "--root", arguments.root, *settings])
         found = re.search(rf"{split} linear error ([\d.]+) %", printed)
         if found is None:
             raise SystemExit(f"madao evaluate printed {printed!r}")
@@ -121,7 +132,7 @@ def main() -> None:
         run(path, arguments, more)
     if not path.exists():
         raise SystemExit(f"{path} is missing; make it by --run")
-    results = json.loads(path.read_text())
+    results = read(path)
     print(table(results))
     print("wrote", *figure(results, arguments.output))
 

@@ -14,6 +14,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from madao.config.aliases import current_record
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 ESTIMATORS = {
@@ -23,11 +25,11 @@ ESTIMATORS = {
 }
 EPOCHS = {"25": "signal-cifar10-200-25-gauss-newton.json", "150": "signal-cifar10-200-150.json"}
 METHODS = {
-    "standard": "standard",
+    "base": "base augmentation",
     "uniform": "uniform",
     "trivialaugment": "TrivialAugment",
     "randaugment": "RandAugment, tuned",
-    "madao": "the paper's",
+    "learned": "the paper's",
     "deflated": "deflated",
     "averaged": "deflated, averaged weights",
     "which": "deflated, which only",
@@ -55,10 +57,10 @@ def signal(axis: Any) -> None:
 
 def errors(axis: Any) -> None:
     """Of sixty epochs, seed by seed."""
-    cells = json.loads((RESULTS / "paper-cifar10-wrn-28-2-60.json").read_text())["cells"]
+    cells = current_record(json.loads((RESULTS / "paper-cifar10-wrn-28-2-60.json").read_text()))["cells"]
     for place, method in enumerate(METHODS):
         found = [100 * cell["test_error"] for name, cell in cells.items() if name.rsplit(" ", 1)[0] == method]
-        learned = method not in ("standard", "uniform", "trivialaugment", "randaugment")
+        learned = method not in ("base", "uniform", "trivialaugment", "randaugment")
         colour = BLUE if learned else GREY
         axis.scatter(found, [place] * len(found), s=40, color=colour, marker="o" if learned else "D", zorder=3)
         axis.plot([statistics.mean(found)] * 2, [place - 0.3, place + 0.3], color=colour, linewidth=2)

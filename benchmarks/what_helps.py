@@ -27,6 +27,8 @@ from cells import complete
 
 from madao import PolicySpec, Uniform
 from madao.cli.demo import demo_config
+from madao.config.aliases import current_cell
+from madao.training.builders.run import build_run
 from madao.training.run.directory import RunDirectory
 from madao.training.trainer import Trainer
 
@@ -61,7 +63,7 @@ def train(operation: str, seed: int, epochs: int) -> dict[str, Any]:
         config = demo_config("uniform", "none", seed, epochs, Path(folder))
         augment = dataclasses.replace(config.augment, method=str(policy))
         config = dataclasses.replace(config, augment=augment, evaluate_every=epochs)
-        result = Trainer(config, title=f"{operation} {seed}").fit()
+        result = Trainer(build_run(config, title=f"{operation} {seed}")).fit()
         last = RunDirectory(Path(result.out)).read_metrics()[-1]
     assert result.test_loss is not None
     assert result.test_error is not None
@@ -76,7 +78,7 @@ def verdicts(cells: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Of each operation: the difference in loss to all alike, over the same seeds, and how learned policies like it."""
     losses = {tuple(key.split()): cell["loss"] for key, cell in cells.items()}
     known = json.loads((ROOT / "benchmarks/results/known-answers.json").read_text())["cells"]
-    learned = [cell["selection"] for key, cell in known.items() if key.startswith("madao none ")]
+    learned = [cell["selection"] for key, cell in known.items() if current_cell(key).startswith("learned none ")]
     found: dict[str, Any] = {}
     for name in OPERATIONS:
         seeds = [seed for other, seed in losses if other == name and ("none", seed) in losses]

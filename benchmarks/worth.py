@@ -28,6 +28,7 @@ from hardness import Network, Vector
 from looks import OPERATIONS, RESULTS, Some, Watched, options, quarters, settings
 
 from madao.hypergrad import ForwardOverReverse, GaussNewton, System
+from madao.training.builders.run import build_run
 
 
 def halves(pairs: int) -> list[list[str]]:
@@ -48,9 +49,9 @@ def train(without: list[str], seed: int, epochs: int, root: str, device: str, lo
     """A training, and the influence of every operation at some of its epochs."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        config = settings(root, folder, seed, epochs, device, method="uniform", without=without)
+        config = settings(root, folder, seed, epochs, device, method="uniform", exclude=without)
         title = f"{len(OPERATIONS) - len(without)} operations, seed {seed}"
-        trainer = Watched(config, title, looks, further=further)
+        trainer = Watched(build_run(config, title=title), looks, further)
         result = trainer.fit()
     found: Cell = {"without": without, "test_error": result.test_error, "test_loss": result.test_loss}
     return found | ({"influence": trainer.looks} if trainer.looks else {})

@@ -1,6 +1,7 @@
 """The layout of the package: arrows that point one way, no cycles, small modules and small packages."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,13 +12,14 @@ import madao
 SOURCE = Path(madao.__file__).parent.parent
 
 # Leaves: every part may import these.
-LEAVES = {"errors", "files", "text", "config", "device", "distributed.group"}
+LEAVES = {"errors", "files", "text", "labels", "config", "device", "distributed.group"}
 
 # The siblings that each part may import, besides the leaves.
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "files": set(),
     "text": set(),
+    "labels": set(),
     "config": set(),
     "device": set(),
     "ops": set(),
@@ -149,3 +151,38 @@ def test_the_reader_sees_every_kind_of_import() -> None:
 def test_the_search_for_cycles_finds_one() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set[str]()}
     assert [*cycles(graph)] == [["b", "c"]]
+
+
+PAGE = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text()
+
+
+def reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    """Everything that arrows lead to from `start`."""
+    direct = graph.get(start, set())
+    return direct.union(*(reached(graph, other) for other in direct))
+
+
+def test_the_picture_in_the_docs_has_these_arrows() -> None:
+    picture: dict[str, set[str]] = {}
+    for here, there in re.findall(r"^ +(\w+) --> (\w+)$", PAGE, re.MULTILINE):
+        picture.setdefault(here, set()).add(there)
+    commands = {
+        name.split(".")[1]
+        for module in GRAPH
+        if module.startswith("madao.cli")
+        for name in GRAPH[module]
+        if name != "madao"
+    }
+    allowed = {**ARROWS, "cli": commands - {"cli"} - LEAVES}
+    assert not {here: others - allowed[here] for here, others in picture.items() if others - allowed[here]}
+    missing = {here: others - reached(picture, here) for here, others in allowed.items()}
+    assert not {here: others for here, others in missing.items() if others}
+
+
+def test_the_page_on_the_architecture_names_places_that_exist() -> None:
+    root = Path(__file__).parents[1]
+    packages = {path.name for path in (SOURCE / "madao").iterdir() if path.is_dir()}
+    named = [name for name in re.findall(r"`([\w/]+(?:\.py)?)`", PAGE) if name.split("/")[0] in {*packages, "tests"}]
+    assert len(named) > 60
+    assert [name for name in named if not (SOURCE / "madao" / name).exists() and not (root / name).exists()] == []
+    assert len(PAGE.split()) <= 900

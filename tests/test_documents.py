@@ -85,7 +85,7 @@ def test_commands_run(document: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "shards").mkdir()
     (tmp_path / "shards-train.tar").rename(tmp_path / "shards" / "train-000.tar")
     madao.Policy().spec().save("policy.json")
-    if "runs/digits-small-cnn-madao-0" in document.read_text():
+    if "runs/digits-small-cnn-learned-0" in document.read_text():
         assert main(["train", *QUICK["train"]]) == 0
     for command in commands(document):
         verb, *arguments = shlex.split(command)[1:]

@@ -10,7 +10,7 @@ from pathlib import Path
 from entries import SHORT, SHORTER, Entry, main, markdown, paired
 
 ROWS = {
-    "standard": "crop, flip, Cutout",
+    "base": "crop, flip, Cutout",
     "uncut": "the same without Cutout",
     "restarted": "the same with Cutout and a warm restart halfway",
     "uniform": "every operation equally",
@@ -27,7 +27,7 @@ ROWS = {
     "autoaugment-cifar10": "AutoAugment",
     "randaugment": "RandAugment, tuned",
     "randaugment-mild": "RandAugment at 0.06",
-    "madao": "the paper's: relaxed, Neumann J = 5",
+    "learned": "the paper's: relaxed, Neumann J = 5",
     "influence": "influence, Neumann J = 5",
     "identity": "relaxed, no products",
     "random-sign": "relaxed, Neumann J = 5, random sign",
@@ -47,12 +47,12 @@ ROWS = {
     "same-loss-varied": "deflated, both of these: beyond the loss, any strength",
     "gentle": "deflated, from a tenth of the ranges",
 }
-REFERENCES = ("randaugment", "trivialaugment", "uniform", "standard", "deflated", "madao", "autoaugment-cifar10")
+REFERENCES = ("randaugment", "trivialaugment", "uniform", "base", "deflated", "learned", "autoaugment-cifar10")
 """What learning has to beat, and what is being made better."""
 ONLY_LONG = {"uncut", "restarted", "uniform-gentle", "autoaugment-cifar10", "randaugment-mild", "gentle"}
 """Of these a shorter schedule would answer another question, or they were found for a longer one."""
 BOTH = {
-    *("standard", "uniform", "beyond", "pooled", "trivialaugment", "randaugment", "madao"),
+    *("base", "uniform", "beyond", "pooled", "trivialaugment", "randaugment", "learned"),
     *("deflated", "same-loss", "varied", "same-loss-varied"),
 }
 """What is told in both columns."""

@@ -25,6 +25,7 @@ import yaml
 
 from madao.cli import main as madao
 from madao.cli.recipes import paper_numbers, recipe_path
+from madao.config.aliases import current_record
 from madao.report.chart_model import Chart, Panel, Series, operation_style
 from madao.report.compare import Interval, difference, in_percent, interval
 from madao.report.figures import write_figures
@@ -71,7 +72,7 @@ class Entry:
         """What there is, by method and seed."""
         if not self.path(results).exists():
             return {}
-        record = json.loads(self.path(results).read_text())
+        record = current_record(json.loads(self.path(results).read_text()))
         recipe = yaml.safe_load(recipe_path(self.recipe).read_text())
         wanted = {"epochs": self.epochs or recipe["epochs"], "batch_size": recipe["batch_size"]}
         for key, value in wanted.items():  # a rehearsal is no result
@@ -98,36 +99,44 @@ class Entry:
         found = error(cells.get(method, {}))
         return "–" if method not in self.methods else "missing" if found is None else percent(found)
 
-    def commands(self, results: Path, root: str) -> list[list[str]]:
-        """What makes the cells that are missing, and no others, should the runs of those be gone."""
+    def arguments(self, methods: Sequence[str], seeds: Sequence[int], root: str) -> list[str]:
+        """Write the command line of `madao compare` for some cells, without the folders it writes to.
+
+        Args:
+            methods: The methods.
+            seeds: The seeds.
+            root: The folder of the data sets.
+        """
         shorter = []
         if self.epochs is not None:
             recipe = yaml.safe_load(recipe_path(self.recipe).read_text())
             warmup = recipe["outer"]["warmup"] * self.epochs / recipe["epochs"]
             shorter = ["--epochs", str(self.epochs), "--outer.warmup", f"{warmup:g}"]
         return [
-            [
-                *("compare", "--recipe", self.recipe, "--data.root", root, "--methods", ",".join(methods)),
-                *("--variants", str(VARIANTS), "--seeds", ",".join(map(str, seeds)) + "," * (len(seeds) == 1)),
-                *("--out", f"runs/paper/{self.name}", "--export", str(self.path(results)), *shorter),
-            ]
-            for seeds, methods in self.missing(results).items()
+            *("compare", "--recipe", self.recipe, "--data.root", root, "--methods", ",".join(methods)),
+            *("--variants", str(VARIANTS), "--seeds", ",".join(map(str, seeds)) + "," * (len(seeds) == 1)),
+            *shorter,
         ]
+
+    def commands(self, results: Path, root: str) -> list[list[str]]:
+        """What makes the cells that are missing, and no others, should the runs of those be gone."""
+        folders = ["--out", f"runs/paper/{self.name}", "--export", str(self.path(results))]
+        return [[*self.arguments(methods, seeds, root), *folders] for seeds, methods in self.missing(results).items()]
 
 
 SMALL = (
-    *("standard", "uniform", "trivialaugment", "autoaugment-cifar10", "randaugment"),
-    *("madao", "deflated", "same-loss"),
+    *("base", "uniform", "trivialaugment", "autoaugment-cifar10", "randaugment"),
+    *("learned", "deflated", "same-loss"),
 )
 FINE = (
-    *("standard", "uniform", "uniform-moderate", "uniform-strong", "geometric", "beyond", "pooled"),
-    *("trivialaugment", "randaugment", "madao", "deflated-256", "same-loss-256", "pulled-256", "strength-256"),
+    *("base", "uniform", "uniform-moderate", "uniform-strong", "geometric", "beyond", "pooled"),
+    *("trivialaugment", "randaugment", "learned", "deflated-256", "same-loss-256", "pulled-256", "strength-256"),
 )
 TABLE1 = [
     *(Entry(f"cifar10-{model}", SMALL) for model in ("wrn-28-2", "wrn-40-2", "wrn-28-10")),
-    Entry("cifar10-wrn-28-10", ("standard", "same-loss"), 40),  # it fills a GPU by itself
+    Entry("cifar10-wrn-28-10", ("base", "same-loss"), 40),  # it fills a GPU by itself
     Entry("cifar10-resnet18", SMALL),
-    Entry("cifar100-wrn-28-2", SMALL),
+    Entry("cifar100-wrn-28-2", (*SMALL, "randaugment-mild")),
     Entry("svhn-wrn-28-2", [method for method in SMALL if not method.startswith("autoaugment")]),
 ]
 SHORTER = Entry("cifar10-wrn-28-2", (), SHORT)

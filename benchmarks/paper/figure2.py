@@ -4,12 +4,12 @@ from pathlib import Path
 
 from entries import TABLE3, main, policies, trajectory
 
-ENTRIES = [entry.only("madao") for entry in TABLE3]
+ENTRIES = [entry.only("learned") for entry in TABLE3]
 
 
 def rebuild(results: Path, output: Path) -> str:
     panels = [
-        trajectory(entry.cells(results).get("madao", {}), "selection", 0, entry.recipe.removesuffix("-resnet18"))
+        trajectory(entry.cells(results).get("learned", {}), "selection", 0, entry.recipe.removesuffix("-resnet18"))
         for entry in ENTRIES
     ]
     return policies("paper-figure2", "What the policy chooses, stage 1", panels, "selection", output)

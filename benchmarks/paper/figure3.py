@@ -7,7 +7,7 @@ from pathlib import Path
 
 from entries import SHORT, SHORTER, against, main
 
-STEPS = {1: "s1", 5: "s5", 10: "s10", 30: "madao", 60: "s60", 120: "s120"}
+STEPS = {1: "s1", 5: "s5", 10: "s10", 30: "learned", 60: "s60", 120: "s120"}
 ENTRIES = [SHORTER.only(*STEPS.values())]
 
 

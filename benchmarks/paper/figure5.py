@@ -4,12 +4,12 @@ from pathlib import Path
 
 from entries import TABLE1, main, policies, trajectory
 
-ENTRIES = [TABLE1[0].only("madao"), TABLE1[-1].only("madao")]
+ENTRIES = [TABLE1[0].only("learned"), TABLE1[-1].only("learned")]
 
 
 def rebuild(results: Path, output: Path) -> str:
     panels = [
-        trajectory(entry.cells(results).get("madao", {}), "selection", stage, f"{entry.recipe}, stage {stage + 1}")
+        trajectory(entry.cells(results).get("learned", {}), "selection", stage, f"{entry.recipe}, stage {stage + 1}")
         for entry in ENTRIES
         for stage in (0, 1)
     ]

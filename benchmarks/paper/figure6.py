@@ -5,11 +5,11 @@ from pathlib import Path
 from entries import TABLE1, main, policies, trajectory
 
 OPERATIONS = 5
-ENTRIES = [TABLE1[0].only("madao")]
+ENTRIES = [TABLE1[0].only("learned")]
 
 
 def rebuild(results: Path, output: Path) -> str:
-    cells = ENTRIES[0].cells(results).get("madao", {})
+    cells = ENTRIES[0].cells(results).get("learned", {})
     panels = [
         trajectory(cells, kind, 0, title, OPERATIONS)
         for kind, title in (("application", "probability p"), ("magnitude", "magnitude μ"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from entries import SHORT, SHORTER, against, main
 
-EPOCHS = {0: "w0", 3: "w3", 6: "madao", 9: "w9"}
+EPOCHS = {0: "w0", 3: "w3", 6: "learned", 9: "w9"}
 ENTRIES = [SHORTER.only(*EPOCHS.values())]
 
 

@@ -10,10 +10,11 @@ from entries import TABLE1 as ENTRIES
 from entries import cost_table, main, paper_table
 
 COLUMNS = {
-    "standard": "standard",
+    "base": "base augmentation",
     "autoaugment-cifar10": "AutoAugment",
     "randaugment": "RandAugment, tuned",
-    "madao": "the paper's method",
+    "randaugment-mild": "RandAugment at 0.06",
+    "learned": "the paper's method",
     "uniform": "every operation equally",
     "trivialaugment": "TrivialAugment",
     "deflated": "influence, deflated",

@@ -6,9 +6,9 @@ from entries import TABLE3 as ENTRIES
 from entries import main, paired, paper_table
 
 COLUMNS = {
-    "standard": "standard",
+    "base": "base augmentation",
     "randaugment": "RandAugment, tuned",
-    "madao": "MADAO",
+    "learned": "MADAO",
     "uniform": "untrained policy",
     "uniform-moderate": "the same at 0.3 of the ranges",
     "uniform-strong": "at 0.9",
@@ -22,7 +22,7 @@ COLUMNS = {
     "strength-256": "madao's own, how often and how strongly only",
 }
 
-REFERENCES = ("randaugment", "trivialaugment", "uniform", "standard")
+REFERENCES = ("randaugment", "trivialaugment", "uniform", "base")
 
 
 def rebuild(results: Path, _: Path) -> str:

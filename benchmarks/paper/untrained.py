@@ -5,8 +5,9 @@ from pathlib import Path
 from entries import TABLE1, error, main, markdown, percent
 
 from madao.report.compare import difference, in_percent
+from madao.text import METHOD_LABELS
 
-PAPER = {"uniform": "4.7", "randaugment": "4.7", "madao": "4.6"}
+PAPER = {"uniform": "4.7", "randaugment": "4.7", "learned": "4.6"}
 ENTRIES = [TABLE1[0].only(*PAPER)]
 
 
@@ -17,7 +18,14 @@ def rebuild(results: Path, _: Path) -> str:
     for method, theirs in PAPER.items():
         found = error(cells.get(method, {}))
         gap = None if method == "uniform" else difference(errors[method], errors["uniform"]).mean
-        rows.append([method, "missing" if found is None else percent(found), in_percent(gap, signed=True), theirs])
+        rows.append(
+            [
+                METHOD_LABELS.get(method, method),
+                "missing" if found is None else percent(found),
+                in_percent(gap, signed=True),
+                theirs,
+            ]
+        )
     return markdown(rows)
 
 

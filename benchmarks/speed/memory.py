@@ -1,6 +1,6 @@
 """Where the memory of a training goes: what graphs hold, and what is in use when a step is at its largest.
 
-    python benchmarks/speed/memory.py [--rows "standard, compiled|deflated, compiled"] [--output FILE]
+    python benchmarks/speed/memory.py [--rows "base, compiled|deflated, compiled"] [--output FILE]
 
 Rows are those of `overhead.py`. Every call before a recording, and every recording, is watched by torch's own history
 of allocations, which makes it slow: times are worth nothing here. Of each: memory held before and after, by pool; the
@@ -99,7 +99,7 @@ def row(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default="standard, compiled|deflated, compiled", help="separated by |")
+    parser.add_argument("--rows", default="base, compiled|deflated, compiled", help="separated by |")
     parser.add_argument("--model", default="wrn-28-2")
     parser.add_argument("--side", type=int, default=32)
     parser.add_argument("--batch", type=int, default=128)

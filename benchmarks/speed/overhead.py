@@ -35,6 +35,7 @@ from madao.config.train_config import (
     TrainConfig,
 )
 from madao.data import InMemoryImages
+from madao.training.builders.run import build_run
 from madao.training.splits import Splits
 from madao.training.trainer import Trainer
 
@@ -56,7 +57,7 @@ PAPER = {
     "scale": 1e-3,
     "optimizer": "rmsprop",
     "lr": 0.01,
-    "mode": "train",
+    "model_mode": "train",
 }
 RELAXED = {**PAPER, "estimator": "relaxed"}
 INFLUENCE = {**DEFAULT, "solver": "neumann", "steps": 5, "scale": 1e-3}
@@ -65,35 +66,35 @@ EAGER = {"graph": False, "compile": False}
 GRAPH = {"graph": True, "compile": False}
 COMPILED = {"graph": True, "compile": True}
 ROWS: dict[str, dict[str, Any]] = {
-    "standard, compiled": {"method": "standard", **COMPILED},
+    "base, compiled": {"method": "base", **COMPILED},
     "uniform, compiled": {"method": "uniform", **COMPILED},
-    "madao, relaxed, J=5, compiled": {"outer": RELAXED, **COMPILED},
-    "madao, relaxed, J=5, all powers, compiled": {"outer": {**RELAXED, "tolerance": 0}, **COMPILED},
-    "madao, influence, J=5, compiled": {"outer": INFLUENCE, **COMPILED},
-    "madao, influence, J=0, compiled": {"outer": ONE_STEP, **COMPILED},
-    "madao, influence, deflated, compiled": {"outer": DEFAULT, **COMPILED},
-    "madao, influence, deflated, all magnitudes, compiled": {
+    "learned, relaxed, J=5, compiled": {"outer": RELAXED, **COMPILED},
+    "learned, relaxed, J=5, all powers, compiled": {"outer": {**RELAXED, "tolerance": 0}, **COMPILED},
+    "learned, influence, J=5, compiled": {"outer": INFLUENCE, **COMPILED},
+    "learned, influence, J=0, compiled": {"outer": ONE_STEP, **COMPILED},
+    "learned, influence, deflated, compiled": {"outer": DEFAULT, **COMPILED},
+    "learned, influence, deflated, all magnitudes, compiled": {
         "outer": {**DEFAULT, "pathwise_batch_size": 128},
         **COMPILED,
     },
-    "madao, influence, gauss-newton, 2048 images every 240, compiled": {
+    "learned, influence, gauss-newton, 2048 images every 240, compiled": {
         "outer": {**LARGE, "every": 240, **GAUSS_NEWTON},
         **COMPILED,
     },
-    "madao, influence, deflated, 2048 images every 120, compiled": {"outer": LARGE, **COMPILED},
-    "madao, influence beyond the loss, deflated, 2048 images every 120, compiled": {
+    "learned, influence, deflated, 2048 images every 120, compiled": {"outer": LARGE, **COMPILED},
+    "learned, influence beyond the loss, deflated, 2048 images every 120, compiled": {
         "outer": {**LARGE, "baseline": "same-loss"},
         **COMPILED,
     },
-    "madao, influence, deflated, 4096 images every 240, compiled": {"outer": LARGER, **COMPILED},
-    "madao, deflated, a policy for each class, compiled": {"outer": DEFAULT, "condition": "class", **COMPILED},
-    "madao, deflated, a policy for each image, compiled": {"outer": DEFAULT, "condition": "image", **COMPILED},
-    "standard, graph": {"method": "standard", **GRAPH},
-    "madao, relaxed, J=5, graph": {"outer": RELAXED, **GRAPH},
-    "madao, influence, J=0, graph": {"outer": ONE_STEP, **GRAPH},
-    "standard, eager": {"method": "standard", **EAGER},
+    "learned, influence, deflated, 4096 images every 240, compiled": {"outer": LARGER, **COMPILED},
+    "learned, deflated, a policy for each class, compiled": {"outer": DEFAULT, "condition": "class", **COMPILED},
+    "learned, deflated, a policy for each image, compiled": {"outer": DEFAULT, "condition": "image", **COMPILED},
+    "base, graph": {"method": "base", **GRAPH},
+    "learned, relaxed, J=5, graph": {"outer": RELAXED, **GRAPH},
+    "learned, influence, J=0, graph": {"outer": ONE_STEP, **GRAPH},
+    "base, eager": {"method": "base", **EAGER},
     "uniform, eager, grouped operations": {"method": "uniform", "kernels": False, **EAGER},
-    "madao, relaxed, J=5, eager": {"outer": RELAXED, **EAGER},
+    "learned, relaxed, J=5, eager": {"outer": RELAXED, **EAGER},
 }
 
 
@@ -125,9 +126,10 @@ class Timed(Trainer):
     turn: Callable[[], None]
     warm: int
 
-    def _end_epoch(self) -> None:
-        super()._end_epoch()
-        if self.epoch == self.warm:
+    def end_epoch(self) -> None:
+        """Wait for the turn after the warm-up."""
+        super().end_epoch()
+        if self.run.epoch == self.warm:
             self.turn()
 
 
@@ -141,7 +143,7 @@ def measure(
             task=TaskConfig(name=arguments.task, queue=arguments.queue, bn_splits=arguments.splits),
             model=ModelConfig(name=arguments.model),
             augment=AugmentConfig(
-                method=row.get("method", "madao"),
+                method=row.get("method", "learned"),
                 conditional_on=row.get("condition", "none"),
                 cutout=0 if arguments.task == "moco" else 16,
             ),
@@ -156,7 +158,7 @@ def measure(
             device=arguments.device,
             out=str(Path(folder) / "run"),
         )
-        trainer = Timed(config, splits)
+        trainer = Timed(build_run(config, splits))
         trainer.turn, trainer.warm = turn, arguments.warm
         trainer.fit()
         lines = (Path(folder) / "run" / "timing.csv").read_text().splitlines()
@@ -239,7 +241,7 @@ def main() -> None:
                 print(name, json.dumps(results["rows"][name]), flush=True)
                 if arguments.output is not None:
                     write(arguments.output, results)
-    plain = [row for name, row in results["rows"].items() if name.startswith("standard") and "error" not in row]
+    plain = [row for name, row in results["rows"].items() if name.startswith("base") and "error" not in row]
     if plain:
         fastest = min(plain, key=lambda row: row["seconds_per_epoch"])
         for name, row in results["rows"].items():

@@ -3,6 +3,9 @@
 import difflib
 from collections.abc import Iterable
 
+METHOD_LABELS = {"base": "base augmentation", "uniform": "uniform policy", "learned": "learned policy"}
+"""Names of methods in tables for people."""
+
 
 def counted(number: int, thing: str) -> str:
     """`1 step`, `1,200 steps`."""

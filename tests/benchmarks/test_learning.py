@@ -29,16 +29,16 @@ from tests.helpers.scripts import ROOT, module
 def test_the_known_answers_are_run_once_and_judged(tmp_path: Path) -> None:
     script, output = ROOT / "benchmarks" / "known_answers.py", tmp_path / "out.json"
     small = ["--epochs=1", "--seeds=1", "--planted=rotate", "--jobs=1", f"--output={output}"]
-    first = subprocess.run([sys.executable, str(script), *small, "--methods=madao,uniform"], capture_output=True)
+    first = subprocess.run([sys.executable, str(script), *small, "--methods=learned,uniform"], capture_output=True)
     assert first.returncode == 0, first.stderr
     before = json.loads(output.read_text())
-    second = subprocess.run([sys.executable, str(script), *small, "--methods=uniform,standard"], capture_output=True)
+    second = subprocess.run([sys.executable, str(script), *small, "--methods=uniform,base"], capture_output=True)
     assert second.returncode == 0, second.stderr
     after = json.loads(output.read_text())
-    assert after["cells"].keys() == {"madao rotate 0", "uniform rotate 0", "standard rotate 0"}
+    assert after["cells"].keys() == {"learned rotate 0", "uniform rotate 0", "base rotate 0"}
     assert after["cells"]["uniform rotate 0"] == before["cells"]["uniform rotate 0"]
-    assert after["summary"]["madao rotate"]["compared"] == 1
-    assert 0 < after["summary"]["madao rotate"]["largest_selection"] < 1
+    assert after["summary"]["learned rotate"]["compared"] == 1
+    assert 0 < after["summary"]["learned rotate"]["largest_selection"] < 1
 
 
 @pytest.mark.slow
@@ -376,7 +376,9 @@ def test_each_method_of_few_photos_has_the_settings_it_should(monkeypatch: pytes
         *((0.3, 0.0), (None, 1.0), (None, 0.0), (None, 0.0), (None, 0.0))
     ]
     methods = [config.augment.method for config in configs]
-    assert [Path(method).name for method in methods] == [*("uniform", "uniform", "pooled.json", "randaugment", "madao")]
+    assert [Path(method).name for method in methods] == [
+        *("uniform", "uniform", "pooled.json", "randaugment", "learned")
+    ]
     assert Path(methods[2]).exists()
     assert configs[3].augment.magnitude == 0.06
     assert (configs[4].outer.baseline, configs[4].outer.train_batch_size) == ("same-loss", 1000)
@@ -453,7 +455,7 @@ def test_the_horizon_benchmark_goes_on_in_several_ways(monkeypatch: pytest.Monke
 
 def test_the_moco_benchmark_says_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = module(ROOT / "benchmarks" / "moco.py", monkeypatch)
-    for method, error in (("standard", 0.3), ("madao", 0.25)):
+    for method, error in (("base", 0.3), ("learned", 0.25)):
         write_run(cell_path(tmp_path / "runs", method, 0), method, 0, epochs=3, error=error)
     path = tmp_path / "moco-cifar10.json"
     path.write_text(record(read_cells(tmp_path / "runs"), {}, {}))
@@ -473,8 +475,8 @@ def test_the_moco_benchmark_says_what_there_is(tmp_path: Path, monkeypatch: pyte
     assert read_plan(commands[0][1:]).base.task.name == "moco"
     assert len(commands) == 1 + len(script.METHODS) * (len(script.RATES) + 1)
     table = script.table(json.loads(path.read_text())).splitlines()
-    assert table[2].startswith("| standard | 70.00 | 80.00 (rate 3) |")
-    assert table[3] == "| every operation alike | missing | missing | missing | missing | missing |"
+    assert table[2].startswith("| base augmentation | 70.00 | 80.00 (rate 3) |")
+    assert table[3] == "| uniform policy | missing | missing | missing | missing | missing |"
     assert table[4].startswith("| learned policy | 75.00 | 80.00 (rate 3) |")
     assert (tmp_path / "moco.png").stat().st_size > 10_000
     for wrong in (["--out", "x"], ["--run", "--seeds", "3"]):

@@ -10,6 +10,7 @@ import pytest
 
 from madao.cli.recipes import recipe_path
 from madao.cli.train import read_config
+from madao.config.aliases import current_record
 from madao.config.train_config import to_dict
 from madao.experiments.compare_config import read_plan
 from madao.experiments.published import record
@@ -18,7 +19,9 @@ from madao.report.run import dotted
 from tests.helpers.run_directories import write_run
 from tests.helpers.scripts import ROOT, module
 
-ENTRIES = sorted(path for path in (ROOT / "benchmarks" / "paper").glob("*.py") if path.stem != "entries")
+TOOLS = {"entries", "convert", "cell_queue", "run_queue", "train_cell"}
+"""Neither a table nor a figure."""
+ENTRIES = sorted(path for path in (ROOT / "benchmarks" / "paper").glob("*.py") if path.stem not in TOOLS)
 
 
 def test_the_papers_tables_and_figures_say_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +52,7 @@ _HOW = {"evaluate_every", "augment.magnitude"}
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_published_cells_stay_as_they_are_when_others_are_added(path: Path) -> None:
-    published = json.loads(path.read_text())
+    published = current_record(json.loads(path.read_text()))
     made = {"command": published["command"], "jobs": published["jobs"]}
     again = json.loads(record({}, made, {}, published))
     assert again["cells"] == published["cells"]
@@ -66,14 +69,14 @@ def test_published_cells_have_the_settings_that_their_commands_would_give_them(
     for entry in entries:
         plan = read_plan(entry.commands(tmp_path, "data")[0][1:])
         path = entry.path(ROOT / "benchmarks" / "results")
-        published = json.loads(path.read_text()) if path.exists() else {"cells": {}}
+        published = current_record(json.loads(path.read_text()) if path.exists() else {"cells": {}})
         for name, cell in published["cells"].items():
             there.add((path.name, name))
             method = name.rsplit(" ", 1)[0]
             if method not in plan.methods:
                 continue
             asked = dotted(to_dict(plan.methods[method]))
-            learns = asked["augment.method"] == "madao"
+            learns = asked["augment.method"] == "learned"
             if "policy_sha256" in cell:  # of a file, which may have become another since
                 content = (ROOT / asked["augment.method"]).read_bytes()
                 assert cell["policy_sha256"] == hashlib.sha256(content).hexdigest()
@@ -92,7 +95,7 @@ def test_the_best_setting_is_a_recipe_and_what_it_says_of_itself_is_in_the_recor
 ) -> None:
     script = module(ROOT / "benchmarks" / "paper" / "ablations.py", monkeypatch)
     results, name = ROOT / "benchmarks" / "results", "cifar10-wrn-28-2-plus"
-    published = json.loads((results / "paper-cifar10-wrn-28-2-60.json").read_text())
+    published = current_record(json.loads((results / "paper-cifar10-wrn-28-2-60.json").read_text()))
     recipe = dotted(to_dict(read_config(["--recipe", name])))
     for seed in range(6):
         trained = {**published["settings"], **published["cells"][f"same-loss {seed}"]["settings"]}
@@ -129,7 +132,7 @@ def test_the_best_setting_is_a_recipe_and_what_it_says_of_itself_is_in_the_recor
 
 def test_the_readme_has_the_numbers_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     script = module(ROOT / "benchmarks" / "paper" / "ablations.py", monkeypatch)
-    methods = ["standard", "uniform", "trivialaugment", "randaugment", "autoaugment-cifar10", "madao", "same-loss"]
+    methods = ["base", "uniform", "trivialaugment", "randaugment", "autoaugment-cifar10", "learned", "same-loss"]
     rows = [
         [re.sub(r" \(.*\)|\*", "", cell).strip() for cell in line.split("|")[1:-1]]
         for line in (ROOT / "README.md").read_text().splitlines()
@@ -150,12 +153,12 @@ def test_the_readme_has_the_numbers_of_the_records(monkeypatch: pytest.MonkeyPat
 
 def test_differences_are_those_of_seeds_that_both_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = module(ROOT / "benchmarks" / "paper" / "entries.py", monkeypatch)
-    for method, errors in {"madao": [0.040, 0.050, 0.060], "uniform": [0.041, 0.053], "standard": [0.09]}.items():
+    for method, errors in {"learned": [0.040, 0.050, 0.060], "uniform": [0.041, 0.053], "base": [0.09]}.items():
         for seed, error in enumerate(errors):
             write_run(cell_path(tmp_path / "runs", method, seed), method, seed, epochs=3, error=error)
-    entry = entries.Entry("cifar10-wrn-28-2", ["madao", "uniform", "standard"], epochs=3)
-    names = {"standard": "crops", "uniform": "all alike", "madao": "learned", "randaugment": "one strength"}
-    references = ["uniform", "standard", "randaugment"]
+    entry = entries.Entry("cifar10-wrn-28-2", ["learned", "uniform", "base"], epochs=3)
+    names = {"base": "crops", "uniform": "all alike", "learned": "learned", "randaugment": "one strength"}
+    references = ["uniform", "base", "randaugment"]
     assert entries.paired(entry, tmp_path, names, references) == ""
     entry.path(tmp_path).write_text(record(read_cells(tmp_path / "runs"), {}, {}))
     # −0.1 and −0.3: t for 97.5 % and one degree of freedom is 12.7062, the error of the mean 0.1.
@@ -170,14 +173,14 @@ def test_differences_are_those_of_seeds_that_both_have(tmp_path: Path, monkeypat
 
 def test_costs_are_those_of_all_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = module(ROOT / "benchmarks" / "paper" / "entries.py", monkeypatch)
-    costs = {"madao 0": (3.0, 1000), "madao 1": (5.0, 2600), "standard 0": (2.0, 700), "standard 1": (2.5, 712)}
+    costs = {"learned 0": (3.0, 1000), "learned 1": (5.0, 2600), "base 0": (2.0, 700), "base 1": (2.5, 712)}
     cells = {
         name: {"seed": int(name[-1]), "minutes": minutes, "memory_mib": memory}
         for name, (minutes, memory) in {**costs, "uniform 0": (None, None)}.items()
     }
     entry, columns = (
-        entries.Entry("cifar10-wrn-28-2", ["standard", "madao", "uniform"]),
-        {"standard": "crops", "madao": "learned", "uniform": "all"},
+        entries.Entry("cifar10-wrn-28-2", ["base", "learned", "uniform"]),
+        {"base": "crops", "learned": "learned", "uniform": "all"},
     )
     assert entries.cost_table([entry], tmp_path, columns) == ""
     entry.path(tmp_path).write_text(json.dumps({"settings": {"epochs": 200, "batch_size": 128}, "cells": cells}))
@@ -213,12 +216,12 @@ def test_the_papers_tables_and_figures_are_rebuilt_from_records(
     entries = module(ROOT / "benchmarks" / "paper" / "entries.py", monkeypatch)
     entry, errors = entries.TABLE1[0], {0: 0.040, 1: 0.050, 2: 0.060}
     for seed, error in errors.items():
-        write_run(cell_path(tmp_path / "runs", "madao", seed), "madao", seed, epochs=3, error=error)
+        write_run(cell_path(tmp_path / "runs", "learned", seed), "learned", seed, epochs=3, error=error)
     write_run(cell_path(tmp_path / "runs", "uniform", 1), "uniform", 1, epochs=3, error=0.055)
-    write_run(cell_path(tmp_path / "runs", "s60", 0), "madao", 0, epochs=3, error=0.045)
+    write_run(cell_path(tmp_path / "runs", "s60", 0), "learned", 0, epochs=3, error=0.045)
     results = tmp_path / "results"
     results.mkdir()
-    rehearsal = record(read_cells(tmp_path / "runs", ["madao", "uniform"]), {}, {})
+    rehearsal = record(read_cells(tmp_path / "runs", ["learned", "uniform"]), {}, {})
     entry.path(results).write_text(rehearsal)
     with pytest.raises(SystemExit, match="has cells whose epochs is not 200"):
         entry.cells(results)
@@ -231,10 +234,10 @@ def test_the_papers_tables_and_figures_are_rebuilt_from_records(
     assert "| 5.00 ± 2.48 (paper: 4.6) | 5.50 [1 of 3 seeds] | missing |" in table
     assert "\n| cifar10-wrn-28-10, 40 epochs | missing | – | – | – |" in table  # and no number of the paper's
     # Three epochs of three seconds.
-    assert "\n| cifar10-wrn-28-2 | – | – | – | 0.1, 700 | 0.1, 700 | – | – | – |" in table
+    assert "\n| cifar10-wrn-28-2 | – | – | – | – | 0.1, 700 | 0.1, 700 | – | – | – |" in table
     untrained = module(ROOT / "benchmarks" / "paper" / "untrained.py", monkeypatch).rebuild(results, tmp_path)
-    assert "| madao | 5.00 ± 2.48 | −0.50 | 4.6 |" in untrained
-    assert entries.edge(entries.error(entry.cells(results)["madao"]), 1) == pytest.approx(0.06)
+    assert "| learned policy | 5.00 ± 2.48 | −0.50 | 4.6 |" in untrained
+    assert entries.edge(entries.error(entry.cells(results)["learned"]), 1) == pytest.approx(0.06)
     (seeds, methods), *_ = [(s, m) for s, m in entry.missing(results).items() if "uniform" in m]
     assert (seeds, methods) == ((0, 2), ["uniform"])
     said = module(ROOT / "benchmarks" / "paper" / "figure3.py", monkeypatch).rebuild(results, tmp_path / "figures")

@@ -43,15 +43,15 @@ def test_the_hypergradient_benchmark_runs(tmp_path: Path) -> None:
 def test_the_overhead_benchmark_runs(tmp_path: Path) -> None:
     script = ROOT / "benchmarks" / "speed" / "overhead.py"
     small = ["--images=64", "--batch=16", "--epochs=2", "--side=8", "--model=small-cnn", "--device=cpu"]
-    arguments = [sys.executable, str(script), *small, "--rows=standard, eager", f"--output={tmp_path / 'out.json'}"]
+    arguments = [sys.executable, str(script), *small, "--rows=base, eager", f"--output={tmp_path / 'out.json'}"]
     result = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "1.00 × time" in result.stdout, result.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
-    chosen = ["--task=moco", "--queue=64", "--precision=32", "--rows=standard, eager|deflated, compiled"]
+    chosen = ["--task=moco", "--queue=64", "--precision=32", "--rows=base, eager|deflated, compiled"]
     result = subprocess.run([sys.executable, str(script), *small, *chosen], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    assert "madao, influence, deflated, compiled" in result.stdout
+    assert "learned, influence, deflated, compiled" in result.stdout
     assert '"error"' not in result.stdout
 
 

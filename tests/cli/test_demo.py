@@ -13,6 +13,7 @@ from madao.cli import main
 from madao.cli.demo import _program, _verdict, demo_config, family_share, half_shares, methods
 from madao.config.train_config import Planted
 from madao.data.datasets.synthetic_shift import HALVES
+from madao.training.builders.run import build_run
 from madao.training.run.result import Result
 from madao.training.trainer import Trainer
 
@@ -21,13 +22,13 @@ def test_the_demo_prints_a_table_goes_on_and_repeats_itself(tmp_path: Path, caps
     arguments = ["demo", "--planted", "translate", "--epochs", "2", "--out", str(tmp_path / "demo")]
     assert main(arguments) == 0
     first = capsys.readouterr().out
-    for method in ("standard", "uniform", "madao"):
+    for method in ("base augmentation", "uniform policy", "learned policy"):
         assert re.search(rf"│ {method} +│ [\d.]+ % +│", first), first
     assert "the policy chooses TranslateX and TranslateY in" in first
     assert f"madao report {tmp_path}/demo" in first
     assert main(arguments) == 0
     again = capsys.readouterr().out
-    assert re.findall(r"│ \w+ +│ [\d.]+ %", again) == re.findall(r"│ \w+ +│ [\d.]+ %", first)
+    assert re.findall(r"│ \w+ \w+ +│ [\d.]+ %", again) == re.findall(r"│ \w+ \w+ +│ [\d.]+ %", first)
     assert main([*arguments, "--epochs", "3"]) == 2
     assert "was started with epochs = 2, not 3" in capsys.readouterr().err
 
@@ -97,10 +98,10 @@ def test_rank_and_share_in_each_half_of_the_images(tmp_path: Path) -> None:
 
 def errors_and_policy(planted: str, seed: int, folder: Path) -> tuple[dict[str, float], Result]:
     results = {}
-    for method in ("standard", "uniform", "madao"):
-        results[method] = Trainer(demo_config(method, planted, seed, 72, folder)).fit()  # type: ignore[arg-type]
+    for method in ("base", "uniform", "learned"):
+        results[method] = Trainer(build_run(demo_config(method, planted, seed, 72, folder))).fit()  # type: ignore[arg-type]
     errors = {method: result.test_error for method, result in results.items() if result.test_error is not None}
-    return errors, results["madao"]
+    return errors, results["learned"]
 
 
 def check_known_answer(planted: str, seed: int, folder: Path) -> None:
@@ -110,8 +111,8 @@ def check_known_answer(planted: str, seed: int, folder: Path) -> None:
     assert rank == 1
     assert times >= (3 if planted == "rotate" else 1.5)
     # Every operation equally is nearly as good for brightness: half a percent is two digits.
-    assert errors["madao"] < errors["uniform"] + (0.005 if planted == "brightness" else 0)
-    assert errors["madao"] < errors["standard"]
+    assert errors["learned"] < errors["uniform"] + (0.005 if planted == "brightness" else 0)
+    assert errors["learned"] < errors["base"]
 
 
 @pytest.mark.slow
@@ -126,14 +127,14 @@ def test_where_nothing_is_planted_learning_does_no_harm(tmp_path: Path) -> None:
     """Over three seeds, within the noise of 449 test digits: half a percent is two of them."""
     found = [errors_and_policy("none", seed, tmp_path / str(seed))[0] for seed in (0, 1, 2)]
     print(found)
-    means = {method: sum(errors[method] for errors in found) / 3 for method in ("uniform", "madao")}
-    assert means["madao"] <= means["uniform"] + 0.005
+    means = {method: sum(errors[method] for errors in found) / 3 for method in ("uniform", "learned")}
+    assert means["learned"] <= means["uniform"] + 0.005
 
 
 @pytest.mark.slow
 def test_each_half_of_the_classes_begins_to_choose_its_own(tmp_path: Path) -> None:
     """After few epochs, which way; how far, with `make test-slow`."""
-    result = Trainer(demo_config("class", "rotate-or-brightness", 0, 16, tmp_path)).fit()
+    result = Trainer(build_run(demo_config("class", "rotate-or-brightness", 0, 16, tmp_path))).fit()
     for name, here, there, _ in half_shares(result, "rotate-or-brightness"):
         assert here > 1.15 * there, name
 
@@ -142,7 +143,9 @@ def test_each_half_of_the_classes_begins_to_choose_its_own(tmp_path: Path) -> No
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize(("planted", "method"), [("rotate-or-brightness", "class"), ("by-tone", "image")])
 def test_each_half_finds_what_was_planted_in_it(planted: Planted, method: str, seed: int, tmp_path: Path) -> None:
-    results = {name: Trainer(demo_config(name, planted, seed, 72, tmp_path)).fit() for name in ("uniform", method)}
+    results = {
+        name: Trainer(build_run(demo_config(name, planted, seed, 72, tmp_path))).fit() for name in ("uniform", method)
+    }
     print(seed, {name: result.test_error for name, result in results.items()})
     for name, here, there, rank in half_shares(results[method], planted):
         print(name, here, there, rank)

@@ -98,21 +98,21 @@ def test_a_magnitude_cannot_be_chosen_without_them(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--data.root", str(root), "--data.val_fraction", "0", "--out", str(tmp_path / "runs"), *QUICK]
-    compare = ["compare", *arguments, "--methods", "standard,randaugment", "--seeds", "1"]
+    compare = ["compare", *arguments, "--methods", "base,randaugment", "--seeds", "1"]
     assert main(compare) == 2
     assert "RandAugment's magnitude is chosen by validation error" in capsys.readouterr().err
-    assert main(["compare", *arguments, "--methods", "standard,madao"]) == 2
-    assert "leaves no images for madao to learn from" in capsys.readouterr().err
+    assert main(["compare", *arguments, "--methods", "base,learned"]) == 2
+    assert "leaves no images for learned to learn from" in capsys.readouterr().err
     assert main([*compare, "--search.trials", "0", "--export", str(tmp_path / "record.json")]) == 0
-    assert len(json.loads((tmp_path / "record.json").read_text())["cells"]["standard 0"]["curve"]["train_loss"]) == 2
+    assert len(json.loads((tmp_path / "record.json").read_text())["cells"]["base 0"]["curve"]["train_loss"]) == 2
     assert "test error" in capsys.readouterr().out
 
 
 def test_what_nothing_can_judge_is_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = written(tmp_path / "data.npz", test=False)
     compare = ["compare", "--data.root", str(root), "--out", str(tmp_path / "runs"), *QUICK]
-    compare += ["--methods", "standard,uniform", "--seeds", "1"]
+    compare += ["--methods", "base,uniform", "--seeds", "1"]
     assert main([*compare, "--data.val_fraction", "0"]) == 2
-    assert "leaves no images to judge standard by, and there is no test set" in refusal(capsys)
+    assert "leaves no images to judge base by, and there is no test set" in refusal(capsys)
     assert not (tmp_path / "runs").exists()
     assert main(compare) == 0, "the folder is free for what can be judged"

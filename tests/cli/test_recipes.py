@@ -11,6 +11,7 @@ from madao.cli.recipes import FOLDER, METHODS, paper_numbers
 from madao.cli.train import read_config
 from madao.data import InMemoryImages
 from madao.models import WideResNet
+from madao.training.builders.run import build_run
 from madao.training.splits import Splits
 from madao.training.trainer import Trainer
 
@@ -18,18 +19,18 @@ RECIPES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 # Classes, side of the stored images, and the numbers of the paper's tables.
 PAPER = {
-    "cifar10-wrn-28-2": (10, 32, {"standard": "4.8", "autoaugment": "4.7", "randaugment": "4.7", "madao": "4.6"}),
-    "cifar10-wrn-40-2": (10, 32, {"standard": "4.5", "autoaugment": "4.3", "randaugment": "4.3", "madao": "4.2"}),
-    "cifar10-wrn-28-10": (10, 32, {"standard": "3.4", "autoaugment": "3.1", "randaugment": "3.1", "madao": "3.1"}),
-    "cifar10-resnet18": (10, 32, {"standard": "5.2", "autoaugment": "4.5", "randaugment": "4.5", "madao": "4.4"}),
-    "cifar100-wrn-28-2": (100, 32, {"standard": "24.8", "autoaugment": "24.0", "randaugment": "24.0", "madao": "23.9"}),
-    "svhn-wrn-28-2": (10, 32, {"standard": "2.9", "randaugment": "2.6", "madao": "2.5"}),
-    "imagenet-resnet50": (1000, 256, {"standard": "23.7/6.9", "randaugment": "22.5/6.4", "madao": "23.0/6.6"}),
-    "imagenet-moco-resnet50": (1000, 256, {"standard": "42.1/19.4", "randaugment": "39.6/17.6", "madao": "39.6/17.7"}),
-    "flowers102-resnet18": (102, 256, {"standard": "10.7", "randaugment": "8.5", "madao": "7.5"}),
-    "oxford-pets-resnet18": (37, 256, {"standard": "15.0", "randaugment": "13.4", "madao": "12.5"}),
-    "fgvc-aircraft-resnet18": (70, 256, {"standard": "12.8", "randaugment": "9.7", "madao": "8.7"}),
-    "stanford-cars-resnet18": (196, 256, {"standard": "14.2", "randaugment": "11.3", "madao": "10.8"}),
+    "cifar10-wrn-28-2": (10, 32, {"base": "4.8", "autoaugment": "4.7", "randaugment": "4.7", "learned": "4.6"}),
+    "cifar10-wrn-40-2": (10, 32, {"base": "4.5", "autoaugment": "4.3", "randaugment": "4.3", "learned": "4.2"}),
+    "cifar10-wrn-28-10": (10, 32, {"base": "3.4", "autoaugment": "3.1", "randaugment": "3.1", "learned": "3.1"}),
+    "cifar10-resnet18": (10, 32, {"base": "5.2", "autoaugment": "4.5", "randaugment": "4.5", "learned": "4.4"}),
+    "cifar100-wrn-28-2": (100, 32, {"base": "24.8", "autoaugment": "24.0", "randaugment": "24.0", "learned": "23.9"}),
+    "svhn-wrn-28-2": (10, 32, {"base": "2.9", "randaugment": "2.6", "learned": "2.5"}),
+    "imagenet-resnet50": (1000, 256, {"base": "23.7/6.9", "randaugment": "22.5/6.4", "learned": "23.0/6.6"}),
+    "imagenet-moco-resnet50": (1000, 256, {"base": "42.1/19.4", "randaugment": "39.6/17.6", "learned": "39.6/17.7"}),
+    "flowers102-resnet18": (102, 256, {"base": "10.7", "randaugment": "8.5", "learned": "7.5"}),
+    "oxford-pets-resnet18": (37, 256, {"base": "15.0", "randaugment": "13.4", "learned": "12.5"}),
+    "fgvc-aircraft-resnet18": (70, 256, {"base": "12.8", "randaugment": "9.7", "learned": "8.7"}),
+    "stanford-cars-resnet18": (196, 256, {"base": "14.2", "randaugment": "11.3", "learned": "10.8"}),
 }
 
 
@@ -107,14 +108,14 @@ def test_it_builds_and_trains_two_steps_with_an_outer_step(name: str, tmp_path: 
     data = fake(2 * many), fake(4), fake(2)
     names = tuple(str(label) for label in range(classes))
     splits = Splits(config.data.name or "", names, *data, True, size, (0.5,) * 3, (0.25,) * 3, None, 0)
-    trainer = Trainer(config, splits)
+    run = build_run(config, splits)
     if "wrn" in name:
-        assert isinstance(trainer.network, WideResNet)
-    trainer.fit()
-    assert trainer.step == 2
-    assert trainer.learning is not None
+        assert isinstance(run.network, WideResNet)
+    Trainer(run).fit()
+    assert run.step == 2
+    assert run.outer_loop is not None
     # On two images the curvature may be too much for the series: then it says so and leaves the policy alone.
-    assert trainer.learning.outer.updates + trainer.learning.outer.skipped == 1
+    assert run.outer_loop.outer.updates + run.outer_loop.outer.skipped == 1
 
 
 def test_the_list_shows_every_recipe_with_its_numbers(capsys: pytest.CaptureFixture[str]) -> None:

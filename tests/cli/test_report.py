@@ -39,7 +39,7 @@ def test_several_runs_in_any_order_of_arguments(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for seed in (0, 1):
-        write_run(tmp_path / "runs" / str(seed), "standard", seed, epochs=2)
+        write_run(tmp_path / "runs" / str(seed), "base", seed, epochs=2)
     write_run(tmp_path / "other", "uniform", 0, epochs=2)
     assert main(["report", "--figures", "False", "runs", "--out=x.html", "other"]) == 0
     assert "3 runs" in (tmp_path / "x.html").read_text()
@@ -54,9 +54,9 @@ def test_several_runs_in_any_order_of_arguments(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["absent"], "there is no run directory absent"),
-        (["empty"], "empty is no run directory: there is no config.yaml in it"),
-        (["begun"], "has no metrics.csv with an epoch in it"),
+        (["absent"], "there is no folder absent"),
+        (["empty"], "empty is no run directory"),
+        (["begun"], "has not finished its first epoch"),
         (["run", "--out", "empty"], "empty is a folder; give the name of an HTML file with --out"),
         (["run", "--runs", "run"], "by its name or without it, not both"),
         (["run", "--ouput", "x"], "did you mean '--out'?"),
@@ -90,25 +90,25 @@ def test_runs_are_found_below_folders_and_what_is_broken_is_left_out_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_run(tmp_path / "runs" / "a" / "deep", "standard", 0, epochs=1)
-    write_run(tmp_path / "runs" / "b \U0001f600", "standard", 1, epochs=1)
+    write_run(tmp_path / "runs" / "a" / "deep", "base", 0, epochs=1)
+    write_run(tmp_path / "runs" / "b \U0001f600", "base", 1, epochs=1)
     begun = write_run(tmp_path / "runs" / "begun", epochs=1)
     (begun / "metrics.csv").unlink()
     assert main(["report", "runs", "runs/b \U0001f600", "--figures", "false"]) == 0
-    assert "left out: runs/begun has no metrics.csv" in capsys.readouterr().out
+    assert "left out: runs/begun has not finished" in capsys.readouterr().out
     text = (tmp_path / "report.html").read_text()
     assert "<h1>2 runs</h1>" in text
-    assert "runs/begun has no metrics.csv" in text
+    assert "runs/begun has not finished" in text
 
 
 def test_runs_of_an_older_version_are_compared_with_those_of_this_one(tmp_path: Path) -> None:
-    for name, method in (("a", "standard"), ("b", "uniform")):
+    for name, method in (("a", "base"), ("b", "uniform")):
         write_run(tmp_path / name, method, epochs=1)
     path = tmp_path / "a" / "config.yaml"
     kept = [line for line in path.read_text().splitlines() if not line.startswith("ema:")]
     path.write_text("\n".join(kept))
     assert main(["report", str(tmp_path), "--out", str(tmp_path / "x.html"), "--figures", "false"]) == 0
-    assert "against standard" in (tmp_path / "x.html").read_text()
+    assert "against base" in (tmp_path / "x.html").read_text()
 
 
 def test_nothing_is_left_behind_where_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,7 +170,7 @@ def test_settings_survive_being_written_down(config: TrainConfig) -> None:
 def test_what_is_written_down_is_a_copy() -> None:
     plain = to_dict(FULL)
     plain["augment"]["limits"]["Rotate"] = 99
-    plain["augment"]["without"].append("Solarize")
+    plain["augment"]["exclude"].append("Solarize")
     assert FULL.augment.limits == {"Rotate": 10.0}
     assert FULL.augment.exclude == ["Invert"]
 

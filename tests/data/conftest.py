@@ -1,4 +1,4 @@
-"""Tiny images on disk."""
+"""Fixtures of image files."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,15 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from madao.data import ImageFiles
-
-
-def write_image(path: Path, value: int, size: tuple[int, int] = (12, 10)) -> None:
-    """An image of one grey level, which says who it is."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", size, (value, value, value)).save(path)
+from tests.helpers.image_files import write_image
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Batches: what is in them follows from seed, epoch and position alone."""
+"""Batches follow from seed, epoch and position alone."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -95,9 +95,8 @@ def test_the_rest_and_small_sets(setting: tuple[Images, int]) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_unreadable_files(files: ImageFiles, damage: Damage, workers: int) -> None:
     damage([files.paths[3], files.paths[10]])
-    with pytest.raises(DataError, match=r"^cannot read .*\.png as an image \([^\n]*\); replace") as caught:
+    with pytest.raises(DataError, match=r"^cannot read [^\n]*\.png[^\n]*$"):  # one line, from a worker too
         list(Batches(files, 5, CPU, workers=workers).epoch(0))
-    assert "Traceback" not in str(caught.value)
     skipping = ImageFiles(files.paths, files.labels, 8, on_error="skip")
     batches = Batches(skipping, 5, CPU, shuffle=False, drop_last=False, workers=workers)
     epoch = list(batches.epoch(0))
@@ -110,24 +109,25 @@ def test_unreadable_files(files: ImageFiles, damage: Damage, workers: int) -> No
 def test_a_batch_of_which_nothing_can_be_read(files: ImageFiles, damage: Damage) -> None:
     damage(files.paths[20:])
     skipping = ImageFiles(files.paths, files.labels, 8, on_error="skip")
-    with pytest.raises(DataError, match="none of the 3 images of a batch could be read; is their disk there"):
+    with pytest.raises(DataError, match="none of the 3 images of a batch could be read; check"):
         list(Batches(skipping, 5, CPU, shuffle=False, drop_last=False).epoch(0))
     single = Batches(skipping.subset(torch.arange(21)), 5, CPU, shuffle=False, drop_last=False)
     assert len(list(single.epoch(0))) == 4
     assert single.skipped == {20}
 
 
-def test_pixels_are_moved_once(monkeypatch: pytest.MonkeyPatch, files: ImageFiles) -> None:
-    pixels = files.decode_all()[0]
-    batches = Batches(pixels, 5, torch.device("meta"))
-    images, labels = next(batches.epoch(0))
-    assert images.device.type == labels.device.type == "meta"
-    monkeypatch.setattr(InMemoryImages, "load", None)  # batches are gathered, not loaded
-    assert len(list(batches.epoch(1))) == 4
+def test_images_in_memory_are_moved_once(files: ImageFiles) -> None:
+    class NeverLoaded(InMemoryImages):
+        def load(self, indices: Sequence[int]) -> tuple[Tensor, list[int]]:
+            raise AssertionError("batches are gathered on the device")
+
+    images = files.decode_all()[0]
+    epoch = list(Batches(NeverLoaded(images.images, images.labels), 5, torch.device("meta")).epoch(0))
+    assert [pair[0].device.type for pair in epoch] == [pair[1].device.type for pair in epoch] == ["meta"] * 4
 
 
 def test_mistakes(files: ImageFiles) -> None:
-    with pytest.raises(DataError, match="a batch must have at least 1 image, got 0"):
+    with pytest.raises(DataError, match="batch_size must be at least 1, got 0"):
         Batches(files, 0, CPU)
     with pytest.raises(DataError, match="there are no images to batch"):
         Batches(files.subset(torch.zeros(0, dtype=torch.int64)), 5, CPU)

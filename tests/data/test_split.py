@@ -10,7 +10,7 @@ LABELS = torch.tensor([0] * 100 + [1] * 30 + [2] * 2 + [4] * 3)[torch.randperm(1
 
 
 @pytest.mark.parametrize(("fraction", "expected"), [(0.2, [20, 6, 1, 0, 1]), (0.99, [99, 29, 1, 0, 2])])
-def test_each_class_gives_its_share(fraction: float, expected: list[int]) -> None:
+def test_each_class_gives_the_same_fraction(fraction: float, expected: list[int]) -> None:
     train, validation = stratified(LABELS, fraction, seed=0)
     assert LABELS[validation].bincount().tolist() == expected
     assert sorted(train.tolist() + validation.tolist()) == list(range(135))
@@ -21,24 +21,25 @@ def test_each_class_gives_its_share(fraction: float, expected: list[int]) -> Non
 
 def test_the_seed_decides_and_the_global_state_does_not() -> None:
     first = stratified(LABELS, 0.2, seed=1)[1]
-    before = torch.get_rng_state()
     torch.manual_seed(5)
     state = torch.get_rng_state()
     assert torch.equal(stratified(LABELS, 0.2, seed=1)[1], first)
     assert torch.equal(torch.get_rng_state(), state)
-    torch.set_rng_state(before)
     assert not torch.equal(stratified(LABELS, 0.2, seed=2)[1], first)
 
 
 def test_mistakes() -> None:
     for fraction in (0.0, 1.0, -0.1):
-        with pytest.raises(DataError, match=f"fraction must lie between 0 and 1, got {fraction}"):
+        with pytest.raises(DataError, match=f"`data.val_fraction` must lie between 0 and 1, got {fraction}"):
             stratified(LABELS, fraction, seed=0)
     lonely = torch.tensor([0, 0, 1])
-    with pytest.raises(DataError, match=r"^class 1 has one image, a split needs two or more of each class; add some"):
+    with pytest.raises(DataError, match=r"^class 1 has one image, a split needs two or more of each class; add images"):
         stratified(lonely, 0.5, seed=0)
-    with pytest.raises(DataError, match=r"^class 1 \(dog\) has one image"):
+    with pytest.raises(DataError, match="dog"):
         stratified(lonely, 0.5, seed=0, classes=("cat", "dog"))
+    for count, least in ((3, 1), (136, 1), (10, 3)):
+        with pytest.raises(DataError, match=f"cannot choose {count} of 135 images with at least {least} of each of 4"):
+            stratified_subset(LABELS, count, 0, least)
 
 
 @pytest.mark.parametrize(
@@ -53,20 +54,20 @@ def test_mistakes() -> None:
         (4, 1, [1, 1, 1, 0, 1]),
     ],
 )
-def test_a_share_is_exact_and_has_some_of_each_class(count: int, least: int, expected: list[int]) -> None:
+def test_a_subset_is_exact_and_has_some_of_each_class(count: int, least: int, expected: list[int]) -> None:
     chosen = stratified_subset(LABELS, count, 0, least)
     assert LABELS[chosen].bincount().tolist() == expected
     assert torch.equal(chosen, chosen.unique())
 
 
 @pytest.mark.parametrize("count", [450, 500, 999, 1019])
-def test_a_share_of_many_small_classes_is_as_even_as_can_be(count: int) -> None:
+def test_a_subset_of_many_small_classes_is_even(count: int) -> None:
     numbers = (torch.arange(1020) % 102)[stratified_subset(torch.arange(1020) % 102, count, 3)].bincount()
     assert numbers.sum() == count
     assert numbers.max() - numbers.min() <= 1
 
 
-def test_a_share_has_nothing_that_is_set_aside_while_there_are_others() -> None:
+def test_a_subset_takes_validation_images_last() -> None:
     labels = torch.arange(300) % 3
     for seed in (0, 1):
         aside = set(stratified(labels, 0.1, seed)[1].tolist())
@@ -75,16 +76,10 @@ def test_a_share_has_nothing_that_is_set_aside_while_there_are_others() -> None:
     assert not torch.equal(stratified_subset(labels, 30, 0), stratified_subset(labels, 30, 1))
 
 
-def test_a_share_that_cannot_be_had() -> None:
-    for count, least in ((3, 1), (136, 1), (10, 3)):
-        with pytest.raises(DataError, match=f"{count} of 135 images, {least} of each of 4 classes at least, cannot"):
-            stratified_subset(LABELS, count, 0, least)
-
-
 def test_check_classes() -> None:
     names = ("a", "b", "c", "d", "e", "f")
     check_classes(torch.arange(6), names, "validation")
-    with pytest.raises(DataError, match=r"the validation split has no image of 1 of the 6 classes \(d\); add some"):
+    with pytest.raises(DataError, match=r"the validation split has no image of 1 of the 6 classes \(d\); add images"):
         check_classes(torch.tensor([0, 1, 2, 4, 5]), names, "validation")
-    with pytest.raises(DataError, match=r"the test split has no image of 5 of the 6 classes \(b, c, d, …\)"):
+    with pytest.raises(DataError, match=r"test .* 5 of the 6 classes .*b, c, d, …"):
         check_classes(torch.tensor([0]), names, "test")

@@ -6,13 +6,24 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from madao.experiments.table import Row, Table, cell_path, headings, lines, markdown, note, plain, read_cells, tabulate
+from madao.experiments.table import (
+    Row,
+    Table,
+    cell_path,
+    headings,
+    lines,
+    markdown,
+    note,
+    read_cells,
+    tabulate,
+    to_dict,
+)
 from tests.helpers.run_directories import write_run
 
 ERRORS = {
-    "standard": {0: 0.051, 1: 0.048, 2: 0.050, 5: 0.9},
+    "base": {0: 0.051, 1: 0.048, 2: 0.050, 5: 0.9},
     "randaugment": {0: 0.047, 1: 0.049, 2: 0.044},
-    "madao": {2: 0.043, 1: 0.046, 0: 0.047, 7: 0.1},
+    "learned": {2: 0.043, 1: 0.046, 0: 0.047, 7: 0.1},
 }
 SEEDS = dict.fromkeys(ERRORS, (0, 1, 2))
 
@@ -27,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 cell_path(path, method, seed, 0.3 if method == "randaugment" else None), method, seed, 2, error=error
             )
     write_run(cell_path(path, "randaugment", 0, 0.9), "randaugment", 0, 2, error=0.001)
-    write_run(cell_path(path, "standard", 3), "standard", 3, 2, ended=False)
+    write_run(cell_path(path, "base", 3), "base", 3, 2, ended=False)
     (path / "search.json").write_text(json.dumps({"magnitude": 0.3}))
     return path
 
@@ -49,7 +60,7 @@ def test_means_and_intervals_are_scipys(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "other"), [("madao", "standard"), ("madao", "randaugment"), ("standard", "randaugment")]
+    ("method", "other"), [("learned", "base"), ("learned", "randaugment"), ("base", "randaugment")]
 )
 def test_differences_are_scipys_paired_ones(folder: Path, method: str, other: str) -> None:
     difference = rows(tabulate(read_cells(folder), SEEDS))[method].differences[other]
@@ -67,10 +78,10 @@ def test_differences_are_scipys_paired_ones(folder: Path, method: str, other: st
 def test_one_seed_has_no_interval_and_a_method_no_difference_to_itself(folder: Path) -> None:
     cells = {method: {0: runs[0]} for method, runs in read_cells(folder).items()}
     found = rows(tabulate(cells, SEEDS))
-    assert found["standard"].error is not None
-    assert found["standard"].error.half_width is None
-    assert found["standard"].differences["standard"] is None
-    assert found["madao"].differences["standard"] is not None
+    assert found["base"].error is not None
+    assert found["base"].error.half_width is None
+    assert found["base"].differences["base"] is None
+    assert found["learned"].differences["base"] is not None
     assert [line[2:5] for line in lines(tabulate(cells, SEEDS))] == [
         ["5.10", "–", "+0.40"],
         ["4.70", "−0.40", "–"],
@@ -79,23 +90,23 @@ def test_one_seed_has_no_interval_and_a_method_no_difference_to_itself(folder: P
 
 
 def test_what_is_missing_is_said(folder: Path) -> None:
-    table = tabulate(read_cells(folder), {"uniform": [0, 1], "standard": [0, 3]}, 0.3)
-    assert [(row.method, row.missing) for row in table.rows][:2] == [("uniform", [0, 1]), ("standard", [3])]
+    table = tabulate(read_cells(folder), {"uniform": [0, 1], "base": [0, 3]}, 0.3)
+    assert [(row.method, row.missing) for row in table.rows][:2] == [("uniform", [0, 1]), ("base", [3])]
     assert lines(table)[0] == ["uniform", "0 of 2", "–", "–", "–", "–", "–", "–"]
     assert lines(table)[1][1] == "4 of 5"
     text = markdown(table)
     assert text.startswith("| method | seeds | test error, % |")
     assert "magnitude: 0.3" in text
-    assert plain(table)["rows"][0]["mean"] is None
-    json.dumps(plain(table), allow_nan=False)
+    assert to_dict(table)["rows"][0]["mean"] is None
+    json.dumps(to_dict(table), allow_nan=False)
 
 
 def test_a_column_of_differences_for_each_control_that_is_there(folder: Path, tmp_path: Path) -> None:
-    assert headings(tabulate(read_cells(folder), SEEDS))[3:5] == ["− standard", "− randaugment"]
+    assert headings(tabulate(read_cells(folder), SEEDS))[3:5] == ["− base", "− randaugment"]
     for seed, (alike, learned) in enumerate([(0.04, 0.03), (0.05, 0.03)]):
         write_run(cell_path(tmp_path, "uniform", seed), "uniform", seed, 2, error=alike)
-        write_run(cell_path(tmp_path, "madao", seed), "madao", seed, 2, error=learned)
-    table = tabulate(read_cells(tmp_path), {"uniform": [0, 1], "madao": [0, 1]})
+        write_run(cell_path(tmp_path, "learned", seed), "learned", seed, 2, error=learned)
+    table = tabulate(read_cells(tmp_path), {"uniform": [0, 1], "learned": [0, 1]})
     assert headings(table)[2:] == ["test error, %", "− uniform", "minutes", "MiB"]
     assert [line[3] for line in lines(table)] == ["–", "−1.50 ± 6.35"]
     assert {len(line) for line in lines(table)} == {len(headings(table))}
@@ -109,29 +120,29 @@ def test_only_the_magnitude_that_was_chosen_counts(folder: Path, tmp_path: Path)
 
 
 def test_time_and_memory(folder: Path) -> None:
-    cells = read_cells(folder, ["madao"])
-    run = cells["madao"][0]
+    cells = read_cells(folder, ["learned"])
+    run = cells["learned"][0]
     row = tabulate(cells, SEEDS).rows[-1]
     assert row.minutes == pytest.approx(sum(value or 0 for value in run.timing["seconds"]) / 60)
     assert row.memory == max(value or 0 for name in ("memory_mib", "outer_memory_mib") for value in run.timing[name])
 
 
 def test_what_took_no_outer_step_is_told(tmp_path: Path) -> None:
-    for method, seed, learned in (("uniform", 0, False), ("madao", 0, True), ("s60", 0, False), ("s60", 1, True)):
-        name = "uniform" if method == "uniform" else "madao"
+    for method, seed, learned in (("uniform", 0, False), ("learned", 0, True), ("s60", 0, False), ("s60", 1, True)):
+        name = "uniform" if method == "uniform" else "learned"
         write_run(cell_path(tmp_path, method, seed), name, seed, 2, learned=learned)
     table = tabulate(read_cells(tmp_path), {})
-    assert plain(table)["unlearned"].keys() == {"s60 0"}
-    assert " Of s60 0 the policy is as it started, and no difference comes of learning: no outer step" in note(table)
-    assert "outer step" not in note(tabulate(read_cells(tmp_path, ["uniform", "madao"]), {}))
+    assert to_dict(table)["unlearned"].keys() == {"s60 0"}
+    assert "The policy of s60 0 did not change" in note(table)
+    assert "outer step" not in note(tabulate(read_cells(tmp_path, ["uniform", "learned"]), {}))
 
 
 def test_without_a_test_set_validation_errors_are_compared(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "standard" / "0", "standard", error=0.04)
+    path = write_run(tmp_path / "base" / "0", "base", error=0.04)
     result = json.loads((path / "result.json").read_text())
     (path / "result.json").write_text(json.dumps({**result, "test_error": None}))
-    table = tabulate(read_cells(tmp_path), {"standard": [0]})
+    table = tabulate(read_cells(tmp_path), {"base": [0]})
     assert headings(table)[2] == "validation error, %"
-    assert "a policy that learns has been chosen by these" in note(table)
-    assert "chosen by these" not in note(Table("test error", []))
+    assert "no test set" in note(table)
+    assert "no test set" not in note(Table("test error", []))
     assert lines(table)[0][2] == "4.00"

@@ -16,7 +16,7 @@ from madao.training.run.directory import RunDirectory
 
 def write_run(
     path: Path,
-    method: str = "madao",
+    method: str = "learned",
     seed: int = 0,
     epochs: int = 8,
     ended: bool = True,
@@ -49,7 +49,7 @@ def write_run(
     generator = np.random.default_rng(seed)
     samples = generator.integers(0, 256, (8, channels, side, side), dtype=np.uint8)
     np.savez_compressed(path / "samples.npz", images=samples, labels=np.arange(8) % max(len(classes), 1))
-    policy = None if method != "madao" else ClassPolicy(classes) if classes else Policy()
+    policy = None if method != "learned" else ClassPolicy(classes) if classes else Policy()
     if isinstance(policy, ClassPolicy):
         index = [operation.name for operation in policy.operations].index("Invert")
         with torch.no_grad():

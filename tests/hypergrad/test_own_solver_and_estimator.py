@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from madao import Policy, PolicyOptimizer
@@ -66,7 +65,7 @@ def build(solver: Solver, estimator: Estimator) -> PolicyOptimizer:
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 3))
     policy = Policy(seed=0)
     optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
-    return PolicyOptimizer(policy, model, F.cross_entropy, 1, optimizer=optimizer, solver=solver, estimator=estimator)
+    return PolicyOptimizer(policy, model, every=1, optimizer=optimizer, solver=solver, estimator=estimator)
 
 
 def trained(outer: PolicyOptimizer, steps: int) -> Tensor:

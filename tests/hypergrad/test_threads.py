@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from madao import Policy, PolicyOptimizer
 from madao.hypergrad import Deflated, GaussNewton, Neumann, Solver
+from madao.outer import ComputeOptions
 
 STEPS = 4
 IMAGES = torch.rand(12, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -39,7 +40,8 @@ def job(seed: int, build: Callable[[], nn.Module], solver: Solver) -> Callable[[
     """Build a policy, a model and an optimizer now; return the outer steps, to be run in any thread."""
     torch.manual_seed(seed)
     policy = Policy(seed=seed)
-    outer = PolicyOptimizer(policy, build(), F.cross_entropy, 1, solver=solver, inner_mode="train", seed=seed)
+    compute = ComputeOptions(inner_mode="train")
+    outer = PolicyOptimizer(policy, build(), every=1, solver=solver, seed=seed, compute=compute)
 
     def run() -> list[Tensor]:
         found = []

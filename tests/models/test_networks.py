@@ -1,4 +1,4 @@
-"""Our own networks: sizes from the literature, values from an obvious float64 version."""
+"""madao's networks: sizes from the literature, values from an obvious float64 version."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from madao.errors import ModelError
-from madao.models import SmallCNN, WideResNet
+from madao.models import SmallCNN, SmallFCN, WideResNet
 from madao.models.resnet import resnet
 
 
@@ -103,16 +103,19 @@ def test_stems() -> None:
         block.register_forward_pre_hook(lambda _, inputs: sides.append(inputs[0].shape[-1]))
         assert model.eval()(torch.rand(2, 1, 32, 32)).shape == (2, 4)
     assert sides == [32, 8]
-    with pytest.raises(ModelError, match="use the stem 'imagenet'"):
+    with pytest.raises(ModelError, match=r"set `model\.stem=imagenet`"):
         resnet("resnet18", 10, 3, "small", pretrained=True)
 
 
 def test_mistakes() -> None:
-    with pytest.raises(ModelError, match=r"depth is 6n \+ 4 .*, got 27"):
+    with pytest.raises(ModelError, match=r"depth of a wide resnet must be 6n \+ 4 .*, got 27"):
         WideResNet(27, 1, 10)
+    for build, name in (
+        (lambda: WideResNet(10, 0, 10), "wide resnet"),
+        (lambda: SmallCNN(10, width=0), "small CNN"),
+        (lambda: SmallFCN(10, width=0), "small FCN"),
+    ):
+        with pytest.raises(ModelError, match=f"width of a {name} must be at least 1, got 0"):
+            build()
     with pytest.raises(ModelError, match="got 4"):
         WideResNet(4, 1, 10)
-    with pytest.raises(ModelError, match="width is at least 1, got 0"):
-        WideResNet(10, 0, 10)
-    with pytest.raises(ModelError, match="at least 1, got 0"):
-        SmallCNN(10, width=0)

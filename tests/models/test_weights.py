@@ -88,24 +88,24 @@ class Hostile:
 def test_a_hostile_file_does_not_run(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     path = save({"state_dict": Hostile(trace)}, tmp_path / "weights.pt")
-    with pytest.raises(ModelError, match="cannot be read as tensors alone") as caught:
+    with pytest.raises(ModelError, match=r"cannot be read as tensors only [^\n]*$"):
         build("small-cnn", 10, pretrained=path)
     assert not trace.exists()
-    assert "\n" not in str(caught.value)
     torch.load(path, weights_only=False)
     assert trace.exists(), "the file is not hostile, so the test showed nothing"
 
 
 def test_files_that_are_no_state_dict(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"there is no weights file .*absent\.pt"):
-        build("small-cnn", 10, pretrained=str(tmp_path / "absent.pt"))
-    with pytest.raises(ModelError, match="there is no weights file"):
-        build("small-cnn", 10, pretrained=str(tmp_path))
     text, empty = tmp_path / "text.pt", tmp_path / "empty.pt"
     text.write_text("no tensors here")
     empty.touch()
-    for path in (text, empty):
-        with pytest.raises(ModelError, match="cannot be read as tensors alone"):
+    for path, message in (
+        (tmp_path / "absent.pt", "there is no weights file"),
+        (tmp_path, "there is no weights file"),
+        (text, "cannot be read"),
+        (empty, "cannot be read"),
+    ):
+        with pytest.raises(ModelError, match=message):
             build("small-cnn", 10, pretrained=str(path))
     for content in (torch.zeros(3), {"head.weight": 1}, ["head.weight"]):
         with pytest.raises(ModelError, match="holds no state dict"):
@@ -127,6 +127,5 @@ def test_state_dicts_of_another_model(tmp_path: Path) -> None:
         (wide, r"conv2\.weight has the shape \[128, 16, 3, 3\], the model's \[32, 16, 3, 3\]"),
         ({}, "lacks conv1"),
     ):
-        with pytest.raises(ModelError, match=message) as caught:
+        with pytest.raises(ModelError, match=rf"{message}[^\n]*$"):
             build("small-cnn", 10, pretrained=save(content, tmp_path / "weights.pt"))
-        assert "\n" not in str(caught.value)

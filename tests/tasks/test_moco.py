@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from madao.cli import main
 from madao.hypergrad import Identity, Neumann, Relaxed
 from madao.models.encoder import Encoder, SplitBatchNorm, split_norms
-from madao.outer.policy_optimizer import PolicyOptimizer
-from madao.policy import BaseAugmentation, ClassPolicy, ImagePolicy, Policy
+from madao.outer import ComputeOptions, PolicyOptimizer
+from madao.policy import BaseAugmentation, Policy
 from madao.tasks import MoCo
 from madao.training.inner_step import InnerStep
 
@@ -29,7 +27,7 @@ def encoder(norm: bool = False, dimensions: int = 5, dtype: torch.dtype = torch.
 
 def task(model: Encoder | None = None, **settings: Any) -> MoCo:
     model = encoder() if model is None else model
-    return MoCo(model, model.dimensions, **{"standard": STANDARD, "classes": 3, "queue": 7, **settings})
+    return MoCo(model, model.dimensions, **{"base": STANDARD, "classes": 3, "queue": 7, **settings})
 
 
 def images(count: int = 6, seed: int = 0) -> Tensor:
@@ -111,8 +109,15 @@ def test_views_have_crops_and_draws_of_their_own_and_the_key_side_has_no_gradien
     moco.encoder.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     optimizer = torch.optim.SGD(moco.encoder.parameters(), lr=0.1)
     standard = BaseAugmentation(padding=2, cutout=0, mean=(0.4,), std=(0.3,))
-    moco.standard = standard
-    step = InnerStep(moco.encoder.float(), moco, Tensor.backward, optimizer, standard, policy)
+    moco.base = standard
+    step = InnerStep(
+        moco.encoder.float(),
+        moco,
+        backward=Tensor.backward,
+        optimizer=optimizer,
+        base_augmentation=standard,
+        policy=policy,
+    )
     moco.key.float()
     before = [parameter.clone() for parameter in moco.key.parameters()]
     trained = step(images(), torch.zeros(6, dtype=torch.int64), True)
@@ -156,9 +161,9 @@ def test_the_hypergradient_is_that_of_central_differences(mode: Any, solver: Any
         transform=STANDARD.normalise,
         solver=solver,
         estimator=Relaxed(),
-        inner_mode=mode,
         views=2,
         soft_targets=moco.soft_targets,
+        compute=ComputeOptions(inner_mode=mode),
     )
     buffers = {name: value.clone() for name, value in moco.key.named_buffers()}
     policy.manual_seed(3)
@@ -215,13 +220,13 @@ def test_the_hypergradient_is_that_of_central_differences(mode: Any, solver: Any
         assert abs(expected) > 1e-6
 
 
-class Pretended:
-    """One of two processes; the other's part of every message is known."""
+class FakeGroup:
+    """A group of two processes in which the second one's views are known."""
 
     rank, world = 0, 2
 
-    def __init__(self, other: Tensor, moco: MoCo) -> None:
-        self.other, self.moco = other, moco
+    def __init__(self, other: Tensor) -> None:
+        self.other = other
 
     def all_gather(self, values: Tensor) -> Tensor:
         return torch.cat([values, self.other]) if values.dtype == torch.uint8 else values
@@ -239,23 +244,19 @@ class Pretended:
 
 def test_keys_of_several_processes_are_computed_apart_from_their_queries() -> None:
     moco = task(encoder(norm=True, dtype=torch.float32))
-    moco.processes = processes = Pretended(images(5, seed=9), moco)
+    group: Any = FakeGroup(images(5, seed=9))
+    moco.group = group
     own = images(6)
     found = moco.inner(None, own, None)
-    everything = torch.cat([own, processes.other])
-    moco = task(encoder(norm=True, dtype=torch.float32))
-    expected = moco.inner(None, everything[0::2], None)  # this process has every second of all
-    torch.testing.assert_close(processes.seen[0::2], expected)
-    assert not processes.seen[1::2].any()  # the other's
-    torch.testing.assert_close(found, processes.seen[:6])
-
-
-def test_statistics_of_the_key_encoder_are_those_of_the_first_process() -> None:
-    moco = task(encoder(norm=True, dtype=torch.float32))
-    moco.processes = processes = Pretended(images(5, seed=9), moco)
+    everything = torch.cat([own, group.other])
+    alone = task(encoder(norm=True, dtype=torch.float32))
+    expected = alone.inner(None, everything[0::2], None)  # this process has every second of all
+    torch.testing.assert_close(group.seen[0::2], expected)
+    assert not group.seen[1::2].any()  # the other's
+    torch.testing.assert_close(found, group.seen[:6])
     moco.after_step(keys(2, 1).float())
-    assert [id(tensor) for tensor in processes.shared] == [id(tensor) for tensor in moco.key.buffers()]
-    assert len(processes.shared) == 3
+    assert [id(tensor) for tensor in group.shared] == [id(tensor) for tensor in moco.key.buffers()]  # statistics
+    assert len(group.shared) == 3
 
 
 def test_split_norms_are_norms_of_the_parts() -> None:
@@ -278,9 +279,7 @@ def test_split_norms_are_norms_of_the_parts() -> None:
 
 
 @pytest.mark.parametrize(("centre", "deviation"), [(0.0, 1.0), (100.0, 0.01)])
-def test_split_norms_are_the_same_compiled_and_leave_channels_last(
-    monkeypatch: pytest.MonkeyPatch, centre: float, deviation: float
-) -> None:
+def test_split_norms_are_the_same_compiled_and_leave_channels_last(centre: float, deviation: float) -> None:
     generator = torch.Generator().manual_seed(0)
     values, direction = (torch.randn(12, 3, 4, 5, generator=generator, dtype=torch.float64) for _ in range(2))
     values = centre + deviation * values
@@ -291,8 +290,6 @@ def test_split_norms_are_the_same_compiled_and_leave_channels_last(
             norm.weight.copy_(torch.tensor([0.5, 2.0, -1.0]))
             norm.bias.copy_(torch.tensor([1.0, -1.0, 0.0]))
         inputs = values.to(dtype).to(memory_format=torch.channels_last).requires_grad_()
-        if dtype == torch.float32:
-            monkeypatch.setattr(norm, "_by_channels", pytest.fail)
         fast = torch.compile(norm, dynamic=False, fullgraph=True, backend="aot_eager")
         run = fast if dtype == torch.float32 else norm
         for _ in range(2):
@@ -342,60 +339,3 @@ def test_a_compiled_key_encoder_gives_the_same_keys(monkeypatch: pytest.MonkeyPa
     torch.testing.assert_close(*gradients)
     assert gradients[0].abs().sum() > 0
     assert len(calls) == 2
-
-
-SETTINGS = ["--task.name=moco", "--task.queue=256", "--batch_size=128", "--tensorboard=false", "--device=cpu"]
-
-
-def test_a_run_stops_resumes_and_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = [
-        *SETTINGS,
-        "--epochs=2",
-        "--outer.every=5",
-        "--outer.warmup=0",
-        "--task.version=v2",
-        "--task.bn_splits=2",
-    ]
-    whole, halves = tmp_path / "whole", tmp_path / "halves"
-    assert main(["train", *settings, f"--out={whole}"]) == 0
-    assert main(["train", *settings, f"--out={halves}"]) == 0
-    (halves / "result.json").unlink()
-    (halves / "checkpoints" / "last.pt").unlink()  # what is left is that of the first epoch
-    assert main(["train", f"--out={halves}", "--resume"]) == 0
-    for name in ("metrics.csv", "trajectory.jsonl", "outer.csv"):
-        assert (whole / name).read_text() == (halves / name).read_text(), name
-    states = [torch.load(run / "checkpoints" / "last.pt", weights_only=True)["task"] for run in (whole, halves)]
-    assert torch.equal(states[0]["queue"], states[1]["queue"])
-    for name, value in states[0]["key"].items():
-        assert torch.equal(value, states[1]["key"][name])
-    capsys.readouterr()
-    assert main(["evaluate", str(whole), "--device=cpu"]) == 0
-    assert "test k-NN error" in capsys.readouterr().out
-
-
-def test_what_does_not_go_with_moco_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for flag, message in {
-        "--augment.cutout=4": "--augment.cutout does not go with moco, got 4",
-        "--task.queue=100": "--task.queue must hold two batches of 128, got 100",
-        "--task.bn_splits=3": "--task.bn_splits must divide the images of one pass, 128 by --batch_size, got 3",
-        "--sync_batch_norm=true": "--sync_batch_norm does not go with moco",
-        "--task.momentum=2": "--task.momentum must lie between 0 and 1, got 2",
-    }.items():
-        assert main(["train", *SETTINGS, flag, f"--out={tmp_path / 'run'}"]) == 2
-        assert message in capsys.readouterr().err
-    for name in ("train_batch_size", "curvature_batch_size", "pathwise_batch_size", "microbatch"):
-        flags = ["--task.bn_splits=8", "--outer.model_mode=train", f"--outer.{name}=20", f"--out={tmp_path / 'run'}"]
-        assert main(["train", *SETTINGS, *flags]) == 2
-        assert f"--task.bn_splits must divide the images of one pass, 20 by --outer.{name}" in capsys.readouterr().err
-
-
-def test_policies_with_several_laws_do_not_go_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "policy.json"
-    ClassPolicy(10).spec().save(path)
-    for flag in ("--augment.conditional_on=class", f"--augment.method={path}"):
-        assert main(["train", *SETTINGS, flag, f"--out={tmp_path / 'run'}"]) == 2
-        assert "needs a class for every image, which moco has not" in capsys.readouterr().err
-    ImagePolicy().spec().save(path)
-    for flag in ("--augment.conditional_on=image", f"--augment.method={path}"):
-        assert main(["train", *SETTINGS, flag, f"--out={tmp_path / 'run'}"]) == 2
-        assert "draws for one view of each, and moco has two" in capsys.readouterr().err

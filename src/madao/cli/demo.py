@@ -11,17 +11,20 @@ from rich.console import Console
 from rich.table import Table
 
 from madao.cli.parser import call
+from madao.config.aliases import method_folder
 from madao.config.train_config import AugmentConfig, DataConfig, OptimizerConfig, OuterConfig, Planted, TrainConfig
 from madao.data.dataset import DatasetRequest
 from madao.data.datasets.digits import digits
 from madao.data.datasets.synthetic_shift import BY_CLASS, BY_TONE, FAMILIES, HALVES, dark_on_light
 from madao.policy import FrozenPolicy, load_policy
+from madao.text import METHOD_LABELS
+from madao.training.builders.run import build_run
 from madao.training.interrupt import Interrupted
 from madao.training.run.directory import RunDirectory
 from madao.training.run.result import Result
 from madao.training.trainer import Trainer
 
-METHODS = ("standard", "uniform", "madao")
+METHODS = ("base", "uniform", "learned")
 
 
 def command(arguments: list[str]) -> None:
@@ -32,8 +35,8 @@ def command(arguments: list[str]) -> None:
 def demo(planted: Planted = "rotate", seed: int = 0, epochs: int = 72, out: str | None = None) -> None:
     """Train on upright digits, validate and test on moved ones: does the policy find out how they moved?
 
-    Three trainings: without a policy (standard), with every operation equally likely (uniform), and with a policy that
-    learns (madao). Run again, it goes on where it stopped, or shows the table again.
+    Three trainings: base augmentation only, a uniform policy, and a learned policy. Run again, it goes
+    on where it stopped, or shows the table again.
 
     Args:
         planted: How validation and test digits moved. none is the control where there is nothing to find. With
@@ -68,10 +71,10 @@ def methods(planted: str) -> tuple[str, ...]:
 
 
 def demo_config(method: str, planted: Planted, seed: int, epochs: int, folder: Path) -> TrainConfig:
-    """The settings of one of the demo's trainings; the policy's belong to `madao`, `class` and `image` alone."""
+    """The settings of one of the demo's trainings; the policy's belong to `learned`, `class` and `image` alone."""
     # Ink on black needs no centring.
     augment = AugmentConfig(
-        method="madao" if method in ("class", "image") else method,
+        method="learned" if method in ("class", "image") else method,
         conditional_on="class" if method == "class" else "image" if method == "image" else "none",
         crop="none",
         normalise=False,
@@ -96,7 +99,7 @@ def demo_config(method: str, planted: Planted, seed: int, epochs: int, folder: P
         tensorboard=False,
         device="cpu",
         seed=seed,
-        out=str(folder / method),
+        out=str(method_folder(folder, method)),
         resume=True,
     )
 
@@ -108,7 +111,7 @@ def _train_all(configs: dict[str, TrainConfig]) -> dict[str, Result]:
     threads = torch.get_num_threads()
     torch.set_num_threads(min(threads, 2))
     try:
-        return {method: Trainer(config, title=f"{method:>8}").fit() for method, config in configs.items()}
+        return {method: Trainer(build_run(config, title=f"{method:>8}")).fit() for method, config in configs.items()}
     except Interrupted as stop:
         raise Interrupted(stop.number, "stopped, a checkpoint is written; run the same command to go on") from None
     finally:
@@ -119,8 +122,12 @@ def _table(results: dict[str, Result], planted: Planted) -> Table:
     title = f"Digits: training digits upright, validation and test digits moved ({planted})"
     table = Table("augmentation", "test error", "what it chooses most", title=title, title_justify="left")
     for method, result in results.items():
-        default = {"standard": "nothing", "uniform": "every operation 7 %"}.get(method, "")
-        table.add_row(method, f"{100 * (result.test_error or 0):.2f} %", result.favoured(3) or default)
+        default = {"base": "nothing", "uniform": "every operation 7 %"}.get(method, "")
+        table.add_row(
+            METHOD_LABELS.get(method, f"policy of each {method}"),
+            f"{100 * (result.test_error or 0):.2f} %",
+            result.favoured(3) or default,
+        )
     return table
 
 
@@ -145,7 +152,7 @@ def _means_of_classes(result: Result) -> list[dict[str, float]]:
 
 
 def _means_of_tones(result: Result) -> list[dict[str, float]]:
-    train = digits(DatasetRequest(Path(), planted=BY_TONE)).train
+    train = digits(DatasetRequest(Path(), shift=BY_TONE)).train
     images, _ = train.load(list(range(len(train))))
     policy, dark = load_policy(result.out), dark_on_light(images)
     assert isinstance(policy, FrozenPolicy)
@@ -176,11 +183,11 @@ def _verdict(results: dict[str, Result], planted: Planted) -> str:
             for half, (name, here, there, _) in zip(halves, half_shares(results[method], planted), strict=True)
         ]
         return f"the policy for each {method} chooses {'; '.join(parts)}"
-    share, times, rank = family_share(results["madao"], planted)
+    share, times, rank = family_share(results["learned"], planted)
     family = " and ".join(FAMILIES[planted])
     place = {1: "the most", 2: "the second most"}.get(rank, f"place {rank}")
     errors = {method: result.test_error or 0.0 for method, result in results.items()}
-    better = errors["madao"] < min(errors["uniform"], errors["standard"])
+    better = errors["learned"] < min(errors["uniform"], errors["base"])
     return (
         f"the policy chooses {family} in {100 * share:.0f} % of draws, {times:.1f} times as often as at the start and "
         f"{place} of all; its test error is {'the lowest' if better else 'not the lowest'}"

@@ -8,15 +8,28 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jsonargparse
+import yaml
 
+from madao.config.aliases import current_arguments, current_config
 from madao.errors import UserError
+
+_read_yaml = jsonargparse.get_loader("yaml")
+
+
+def _read_settings(text: str) -> Any:
+    """Read YAML, with settings under the names they have today."""
+    found = _read_yaml(text)
+    return current_config(found) if isinstance(found, dict) else found
+
+
+jsonargparse.set_loader("madao", _read_settings, (yaml.YAMLError,))
 
 
 class Parser(jsonargparse.ArgumentParser):
     """jsonargparse, whose errors become `UserError`s that name the nearest known option; options are spelt out."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, **{"allow_abbrev": False, **keywords})
+        super().__init__(*arguments, **{"allow_abbrev": False, "parser_mode": "madao", **keywords})
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise what went wrong as one line."""
@@ -74,7 +87,8 @@ def _named(arguments: list[str], name: str, several: bool, what: str, parser: js
 
 
 def with_values(arguments: list[str], parser: jsonargparse.ArgumentParser) -> list[str]:
-    """`--resume` and the like mean `--resume true`."""
+    """`--resume` and the like mean `--resume true`; old names are those of today."""
+    arguments = current_arguments(arguments)
     switches = _switches(parser)
     complete = []
     for position, argument in enumerate(arguments):

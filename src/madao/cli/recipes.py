@@ -12,7 +12,7 @@ from madao.errors import UserError
 from madao.text import nearest
 
 FOLDER = Path(madao.__file__).parent / "recipes"
-METHODS = ("standard", "autoaugment", "randaugment", "madao")
+METHODS = ("base", "autoaugment", "randaugment", "learned")
 
 
 def command(arguments: list[str]) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import os
 from typing import Any, Literal
 
+from madao.config.aliases import current_config, current_method
 from madao.config.checks import at_least, fraction
 from madao.config.outer_config import OuterConfig as OuterConfig
 from madao.data import DATASETS
@@ -121,18 +122,18 @@ class AugmentConfig:
     """How training images are varied.
 
     Args:
-        method: madao (learned while training), standard (crop, flip, Cutout only), uniform, randaugment,
+        method: learned (while training), base (crop, flip and Cutout only), uniform, randaugment,
             trivialaugment, trivialaugment-normal, autoaugment-cifar10, autoaugment-svhn, autoaugment-imagenet, or the
             path of a policy.json.
-        stages: Operations in a row, of madao, uniform and randaugment.
+        stages: Operations in a row, of learned, uniform and randaugment.
         magnitude: Of randaugment, in [0, 1].
-        limits: The strongest value of some operations in real units, for madao and uniform: {Rotate: 10}.
-        exclude: Operations to leave out, for madao and uniform.
-        conditional_on: What the policy of madao depends on: none; class, a policy for each class with a part they share;
+        limits: The strongest value of some operations in real units, for learned and uniform: {Rotate: 10}.
+        exclude: Operations to leave out, for learned and uniform.
+        conditional_on: What a learned policy depends on: none; class, a policy for each class with a part they share;
             or image, a policy for each image by what it shows.
-        magnitude_jitter: How much weaker than its magnitude an operation of madao and uniform may be drawn: 0 for always as
+        magnitude_jitter: How much weaker than its magnitude an operation of learned and uniform may be drawn: 0 for always as
             strong (the paper's), 1 for anything up to it.
-        init_magnitude: Magnitude that operations of madao begin with and those of uniform have, between 0 and 1. By default the
+        init_magnitude: Magnitude that operations of learned begin with and those of uniform have, between 0 and 1. By default the
             paper's, 0.62; 0.1 for a gentle start.
         shrinkage: How strongly the policy of each class or image is held to what they share; 0 for not at all.
         crop: Standard crop: pad (shifted by up to `padding` pixels), resized (a random part, scaled), none.
@@ -143,7 +144,7 @@ class AugmentConfig:
         normalise: Give the model images of mean 0 and deviation 1 per channel, rather than in [0, 1].
     """
 
-    method: str = "madao"
+    method: str = "learned"
     stages: int = 2
     magnitude: float = 0.3
     limits: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -160,10 +161,11 @@ class AugmentConfig:
     normalise: bool = True
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "method", current_method(self.method))
         at_least("augment.stages", self.stages, 1)
         at_least("augment.shrinkage", self.shrinkage, 0)
-        if self.conditional_on != "none" and self.method != "madao":
-            raise UserError(f"--augment.conditional_on belongs to the method madao, got {self.method}")
+        if self.conditional_on != "none" and self.method != "learned":
+            raise UserError(f"--augment.conditional_on belongs to the method learned, got {self.method}")
         at_least("augment.padding", self.padding, 0)
         at_least("augment.cutout", self.cutout, 0)
         for name in ("magnitude", "magnitude_jitter"):
@@ -321,6 +323,7 @@ def to_dict(config: TrainConfig) -> Plain:
 
 def from_dict(plain: Plain) -> TrainConfig:
     """The configuration from dictionaries, lists and numbers; settings that are not there have their defaults."""
+    plain = current_config(plain)
     parts = {"data": DataConfig, "task": TaskConfig, "model": ModelConfig, "augment": AugmentConfig}
     parts |= {"optimizer": OptimizerConfig, "outer": OuterConfig, "speed": SpeedConfig}
     try:

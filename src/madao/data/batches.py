@@ -1,4 +1,4 @@
-"""Batches in an order that is known beforehand, so that a run can resume at any of them."""
+"""Batches in a reproducible order, so that a run can resume at any of them."""
 
 import hashlib
 import itertools
@@ -8,29 +8,37 @@ import torch
 from torch import Tensor
 
 from madao.data.gpu_decode import GpuDecodedImages
-from madao.data.images import Images, InMemoryImages
+from madao.data.images import Images
+from madao.data.in_memory_images import InMemoryImages
 from madao.data.loading import load_batches
 from madao.errors import DataError
 
 
 class Batches:
-    """Batches on a device: which images one holds follows from seed, epoch and position alone.
+    """An endless, reproducible sequence of batches on a device.
 
-    `len(batches)` is the number of batches in an epoch. Images in memory are moved to the device once.
+    Seed, epoch and position alone decide which images a batch holds. `len(batches)` is the number of batches in an
+    epoch. Images in memory are moved to the device once.
 
     Args:
-        images: What to batch.
-        batch_size: Images per batch. When there are fewer in all, a batch is all of them.
-        device: Where batches go.
-        seed: Which orders.
-        shuffle: Whether each epoch has its own random order, or all have the images' own.
-        drop_last: Whether the images that are left at an epoch's end and fill no batch are left out.
-        workers: How many processes read images that are not in memory; 0: this one.
-        rank: Which part of each batch is wanted, of `world` parts; the first ones have one image more where they must.
-        world: How many parts a batch is divided into.
+        images: The images to batch.
+        batch_size: Images per batch. With fewer images in total, a batch holds all of them.
+        device: The device that batches are moved to.
+        seed: Seed of the orders.
+        shuffle: Whether each epoch draws a random order. Otherwise the images keep their order.
+        drop_last: Whether to leave out the images at the end of an epoch that do not fill a batch.
+        workers: Number of processes that read images from files. 0 reads in this process.
+        rank: Index of the part of each batch to return, for training on several devices. The first parts are one image
+            larger if the batch size is not divisible by `world`.
+        world: Number of parts that a batch is divided into.
 
     Attributes:
         skipped: Indices of the images that could not be read and were left out of their batch.
+
+    Example:
+        >>> batches = Batches(images, 128, torch.device("cuda"), seed=0)
+        >>> for epoch in range(10):
+        ...     for inputs, targets in batches.epoch(epoch): ...
     """
 
     def __init__(
@@ -39,6 +47,7 @@ class Batches:
         batch_size: int,
         device: torch.device,
         seed: int = 0,
+        *,
         shuffle: bool = True,
         drop_last: bool = True,
         workers: int = 0,
@@ -46,7 +55,7 @@ class Batches:
         world: int = 1,
     ) -> None:
         if batch_size < 1:
-            raise DataError(f"a batch must have at least 1 image, got {batch_size}")
+            raise DataError(f"batch_size must be at least 1, got {batch_size}")
         if len(images) == 0:
             raise DataError("there are no images to batch")
         self.images, self.device, self.workers = images, device, workers
@@ -63,7 +72,7 @@ class Batches:
         return whole + (rest > 0 and not self.drop_last)
 
     def order(self, number: int) -> Tensor:
-        """Every image's index, in the order of epoch `number`; what `drop_last` leaves out comes last."""
+        """Return the indices of all images in the order of epoch `number`. `drop_last` leaves out the last ones."""
         if not self.shuffle:
             return torch.arange(len(self.images))
         digest = hashlib.blake2b(f"{self.seed} {number}".encode(), digest_size=8).digest()
@@ -71,11 +80,11 @@ class Batches:
         return torch.randperm(len(self.images), generator=generator)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of epoch `number`, from batch `start` on: uint8 images and targets."""
+        """Yield the batches of epoch `number` from batch `start` on: uint8 images and targets."""
         return self._read(self._parts(self._indices(number, start)))
 
     def stream(self, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Epoch after epoch without end, from batch `start` on, counted from the first of epoch 0."""
+        """Yield the batches of all epochs without end. `start` counts from the first batch of epoch 0."""
         first, position = divmod(start, len(self))
         epochs = (self._indices(number, position if number == first else 0) for number in itertools.count(first))
         return self._read(self._parts(itertools.chain.from_iterable(epochs)))
@@ -99,16 +108,18 @@ class Batches:
             yield images[here], targets[here]
 
     def _load(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        # The loader runs ahead of what is handed out; the second copy of the indices waits for its images.
+        # The loader reads ahead, so a second copy of the indices waits for its images.
         ahead, behind = itertools.tee(batches)
         for indices, (images, positions) in zip(behind, self._decode(ahead), strict=True):
             self.skipped.update(set(indices.tolist()) - set(indices[positions].tolist()))
             if positions:
                 targets = self.images.targets[indices[positions]]
                 yield images.to(self.device, non_blocking=True), targets.to(self.device)
-            # Not a few bad files: a disk that went away would otherwise pass in silence.
+            # A few bad files are skipped. A whole batch of them means that the disk is gone.
             elif len(indices) > 1 or (self.world > 1 and self.drop_last):
-                raise DataError(f"none of the {len(indices)} images of a batch could be read; is their disk there?")
+                raise DataError(
+                    f"none of the {len(indices)} images of a batch could be read; check that their disk is mounted"
+                )
 
     def _decode(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, list[int]]]:
         lists = (indices.tolist() for indices in batches)

@@ -1,4 +1,4 @@
-"""From the bytes of a file to an upright RGB square, by whichever decoder is faster."""
+"""Decoding of image files into upright RGB squares, by the faster of two decoders."""
 
 import functools
 import io
@@ -24,15 +24,25 @@ _UPRIGHT: dict[int, Callable[[Tensor], Tensor]] = {
     7: lambda image: image.transpose(-2, -1).flip(-2, -1),
     8: lambda image: torch.rot90(image, 1, (-2, -1)),
 }
-"""What EXIF's orientation asks for."""
+"""By EXIF orientation: the function that turns an image upright."""
 
 
 def decode(data: bytes, side: int) -> Tensor:
-    """A file as an upright RGB square, uint8 `[3, side, side]`: cut to the middle, scaled with antialiasing.
+    """Decode a file to an upright RGB square: cropped to the centre, then resized with antialiasing.
 
-    A JPEG twice as large as the square or more is Pillow's, which decodes it at a half, a quarter or an eighth; a
-    smaller one is torchvision's, which is faster at full size (`benchmarks/speed/input.py`). What torchvision cannot
-    read, or is not there to, Pillow decides on. Raises whatever Pillow stumbles on: OSError, SyntaxError, struct.error.
+    Pillow decodes JPEG files at least twice as large as the square, because it can decode at 1/2, 1/4 or 1/8 of their
+    size. torchvision decodes smaller ones, because it is faster at full size (`benchmarks/speed/input.py`). Pillow also
+    decodes all files that torchvision cannot read, and everything if torchvision is missing.
+
+    Args:
+        data: Contents of the file.
+        side: Side of the square in pixels.
+
+    Returns:
+        The image, uint8 `[3, side, side]`.
+
+    Raises:
+        Exception: Any error of Pillow's readers: OSError, ValueError, SyntaxError, struct.error and others.
     """
     with _open(data) as image:
         if image.format == "JPEG" and image.mode in ("RGB", "L") and min(image.size) < 2 * side:
@@ -43,15 +53,15 @@ def decode(data: bytes, side: int) -> Tensor:
             except (ImportError, RuntimeError):
                 pass
         image.draft(None, (side, side))
-        image.load()  # which turns a TIFF upright by itself
+        image.load()  # this also turns a TIFF upright
         pixels = torch.from_numpy(np.array(_rgb(image))).permute(2, 0, 1)
         return upright(square(pixels, side), _orientation(image))
 
 
 def plain_jpeg(data: bytes) -> tuple[int, int] | None:
-    """Orientation and number of pixels of a JPEG that any decoder reads; None for everything else.
+    """Return orientation and number of pixels of a JPEG that nvJPEG decodes correctly, and None for other files.
 
-    nvJPEG knows no CMYK, and fills what a file that is cut off lacks without a word.
+    nvJPEG does not support CMYK, and silently invents the missing part of a truncated file.
     """
     with _open(data) as image:
         plain = image.format == "JPEG" and image.mode in ("RGB", "L") and data.endswith(b"\xff\xd9")
@@ -59,10 +69,17 @@ def plain_jpeg(data: bytes) -> tuple[int, int] | None:
 
 
 def jpegs(files: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """JPEG files, uint8 `[bytes]` on the CPU, as uint8 `[3, H, W]` on a device; on a GPU nvJPEG decodes them.
+    """Decode JPEG files on a device. On a GPU, nvJPEG decodes them.
+
+    Args:
+        files: Contents of each file, uint8 `[bytes]` on the CPU.
+        device: The device that decodes.
+
+    Returns:
+        The images, uint8 `[3, H, W]` on the device.
 
     Raises:
-        ImportError: There is no torchvision, or it decodes no more.
+        ImportError: torchvision is missing, or no longer has a decoder.
         RuntimeError: One of the files cannot be read.
     """
     decode_jpeg, rgb = jpeg_decoder()
@@ -74,14 +91,17 @@ def jpegs(files: Sequence[Tensor], device: torch.device) -> list[Tensor]:
 
 @functools.cache
 def jpeg_decoder() -> tuple[Any, Any]:
-    """torchvision's, and its name for RGB. Whoever starts workers asks first: importing it takes a second in each."""
+    """Return torchvision's JPEG decoder and its constant for RGB.
+
+    Call it before starting worker processes: the import takes a second, which each of them would spend.
+    """
     from torchvision.io import ImageReadMode, decode_jpeg
 
     return decode_jpeg, ImageReadMode.RGB
 
 
 def gpu_decode_error(device: torch.device) -> str | None:
-    """What keeps a device from decoding JPEG files by itself, in words; None if nothing does."""
+    """Return why a device cannot decode JPEG files, or None if it can."""
     if device.type != "cuda":
         return f"the device is {device.type}"
     from PIL import Image
@@ -96,28 +116,30 @@ def gpu_decode_error(device: torch.device) -> str | None:
 
 
 def square(image: Tensor, side: int) -> Tensor:
-    """The middle of an image at `side` × `side`, bilinear, antialiased: uint8 `[C, H, W]` to `[C, side, side]`."""
-    return scaled(middle(image)[None], side)[0]
+    """Crop an image, uint8 `[C, H, W]`, to its centre and resize it to `[C, side, side]`: bilinear, antialiased."""
+    return resize(centre_square(image)[None], side)[0]
 
 
-def middle(image: Tensor) -> Tensor:
-    """The largest square about the middle, `[C, H, W]` to `[C, min(H, W), min(H, W)]`."""
+def centre_square(image: Tensor) -> Tensor:
+    """Return the largest central square of an image: `[C, H, W]` to `[C, min(H, W), min(H, W)]`."""
     height, width = image.shape[-2:]
     cut = min(height, width)
     top, left = (height - cut) // 2, (width - cut) // 2
     return image[:, top : top + cut, left : left + cut]
 
 
-def scaled(squares: Tensor, side: int) -> Tensor:
-    """Squares, uint8 `[B, C, S, S]`, at `side` × `side`."""
+def resize(squares: Tensor, side: int) -> Tensor:
+    """Resize squares, uint8 `[B, C, S, S]`, to `side` × `side` pixels."""
     if not squares.is_cuda:
         return F.interpolate(squares, size=(side, side), mode="bilinear", antialias=True)
-    floats = F.interpolate(squares.float(), size=(side, side), mode="bilinear", antialias=True)  # it has no uint8
+    floats = F.interpolate(
+        squares.float(), size=(side, side), mode="bilinear", antialias=True
+    )  # CUDA cannot resize uint8
     return floats.round().clamp(0, 255).to(torch.uint8)
 
 
 def upright(image: Tensor, orientation: int) -> Tensor:
-    """An image `[C, side, side]` turned as EXIF says; what it does not know stays."""
+    """Turn an image `[C, side, side]` upright. Unknown orientations change nothing."""
     turn = _UPRIGHT.get(orientation)
     return image if turn is None else turn(image)
 
@@ -127,8 +149,8 @@ def _open(data: bytes) -> "Image.Image":
 
     try:
         return Image.open(io.BytesIO(data))
-    except UnidentifiedImageError:  # which would name the place of these bytes in memory
-        raise ValueError("its format is not known") from None
+    except UnidentifiedImageError:  # its message shows a memory address
+        raise ValueError("unknown format") from None
 
 
 def _orientation(image: "Image.Image") -> int:
@@ -136,13 +158,13 @@ def _orientation(image: "Image.Image") -> int:
 
 
 def _rgb(image: "Image.Image") -> "Image.Image":
-    """Transparency is dropped. Where Pillow would clip 16 bits to 255, the upper 8 are taken."""
+    """Convert an image to RGB without transparency. Of 16 bits, keep the upper 8, where Pillow would clip to 255."""
     from PIL import Image
 
     if image.mode.startswith("I;16"):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):
-        raise ValueError(f"its pixels have 32 bits, mode {image.mode}; 8 or 16 were expected")
+        raise ValueError(f"its pixels have 32 bits, mode {image.mode}; expected 8 or 16")
     elif image.mode == "P":
-        image = image.convert("RGBA")  # straight to RGB Pillow warns where the palette has transparency
+        image = image.convert("RGBA")  # converting directly to RGB makes Pillow warn about transparent palettes
     return image.convert("RGB")

@@ -1,6 +1,6 @@
-"""Images whose files workers only read: the device that trains decodes them, a batch at a time.
+"""Images that the training device decodes, a batch at a time. Worker processes only read the files.
 
-On one H200 nvJPEG decoded 25,000 photographs of 500 × 375 pixels a second, a core of its host 760.
+On one H200, nvJPEG decoded 25,000 photographs of 500 × 375 pixels a second. One core of its host decoded 760.
 """
 
 import dataclasses
@@ -10,26 +10,28 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from madao.data.decoding import jpegs, middle, plain_jpeg, scaled, upright
-from madao.data.encoded import LazyImages
+from madao.data.decoding import centre_square, jpegs, plain_jpeg, resize, upright
+from madao.data.lazy_images import LazyImages
 
 _PIXELS = 2**25
-"""Decoded by one call, at most: 180 images of ImageNet keep the decoder busy, in 100 MB beside the model."""
+"""Maximal number of pixels decoded by one call: 180 images of ImageNet, enough to keep the decoder busy in 100 MB."""
 
 
 @dataclasses.dataclass(frozen=True)
 class JpegBatch:
-    """What a worker hands over of a batch.
+    """A batch of files, partly decoded, on its way from a worker to the training process.
+
+    A position that is neither in `packed` nor in `decoded` belongs to an unreadable image.
 
     Attributes:
-        indices: Of the images.
-        data: uint8 `[bytes]`: the JPEG files, one behind the other.
-        lengths: Of each.
-        orientations: EXIF's, of each.
-        pixels: How many each has.
-        packed: The places in the batch whose files these are.
-        squares: uint8 `[n, 3, side, side]`: what is no plain JPEG, decoded by the worker.
-        decoded: The places in the batch of those; what is in neither could not be read.
+        indices: Indices of the images.
+        data: The JPEG files one after the other, uint8 `[bytes]`.
+        lengths: Length of each JPEG file in bytes.
+        orientations: EXIF orientation of each JPEG file.
+        pixels: Number of pixels of each JPEG file.
+        packed: Position in the batch of each JPEG file.
+        squares: All other images, decoded by the worker, uint8 `[n, 3, side, side]`.
+        decoded: Position in the batch of each decoded image.
     """
 
     indices: list[int]
@@ -43,11 +45,11 @@ class JpegBatch:
 
 
 class GpuDecodedImages:
-    """Images that are decoded on a device; `load` is the same on the CPU.
+    """Images that a device decodes. `load` decodes them on the CPU.
 
     Args:
-        images: What to decode.
-        device: By which. The CPU decodes too, to compare with.
+        images: The images to decode.
+        device: The device that decodes. The CPU serves as a reference.
     """
 
     def __init__(self, images: LazyImages, device: torch.device) -> None:
@@ -60,7 +62,7 @@ class GpuDecodedImages:
 
     @property
     def targets(self) -> Tensor:
-        """What is learned of each image."""
+        """The training target of each image."""
         return self.images.targets
 
     @property
@@ -72,15 +74,15 @@ class GpuDecodedImages:
         return len(self.images)
 
     def load(self, indices: Sequence[int]) -> tuple[Tensor, list[int]]:
-        """Decode the images at `indices` here and now, on the CPU."""
+        """Decode the images at `indices` on the CPU."""
         return self.images.load(indices)
 
     def subset(self, indices: Tensor) -> Self:
-        """The images at `indices` only."""
+        """Return the images at `indices`."""
         return type(self)(self.images.subset(indices), self.device)
 
     def pack(self, indices: list[int]) -> JpegBatch:
-        """What a worker does: read, and decode only what is no plain JPEG."""
+        """Read the files at `indices` in a worker, and decode those that are not plain JPEG files."""
         files: list[bytes] = []
         about: list[tuple[int, int]] = []
         squares: list[Tensor] = []
@@ -90,7 +92,7 @@ class GpuDecodedImages:
             try:
                 data = self.images.read(index)
                 plain = plain_jpeg(data)
-            except Exception as error:  # Pillow's readers raise what they stumble on
+            except Exception as error:  # Pillow raises errors of many types
                 self.images.refuse(index, error)
                 continue
             if plain is not None:
@@ -114,14 +116,18 @@ class GpuDecodedImages:
         )
 
     def unpack(self, batch: JpegBatch) -> tuple[Tensor, list[int]]:
-        """The rest: uint8 `[n, 3, side, side]` on the device, and which places of the batch they are."""
+        """Decode the JPEG files of a batch on the device.
+
+        Returns:
+            All readable images, uint8 `[n, 3, side, side]`, and their positions in the batch.
+        """
         found = dict(zip(batch.decoded, batch.squares.to(self.device), strict=True))
         files = batch.data.split(batch.lengths)
-        for part in _parts(batch.pixels):
+        for part in _parts(batch.pixels, _PIXELS):
             places = batch.packed[part]
             try:
                 whole = jpegs(files[part], self.device)
-            except RuntimeError:  # which does not say of which file; the CPU does
+            except RuntimeError:  # the error does not name the file, so decode one by one on the CPU
                 alone = {place: self.images.decoded(batch.indices[place]) for place in places}
                 found |= {place: image.to(self.device) for place, image in alone.items() if image is not None}
                 continue
@@ -134,24 +140,24 @@ class GpuDecodedImages:
         return torch.stack([found[place] for place in readable]), readable
 
     def _squares(self, images: list[Tensor]) -> list[Tensor]:
-        """Each at its side. Those of one size together: alone they would be bound by launches."""
-        cut = [middle(image) for image in images]
-        alike: dict[int, list[int]] = {}
+        """Crop and resize images. Images of one size are resized together, which saves kernel launches."""
+        cut = [centre_square(image) for image in images]
+        by_side: dict[int, list[int]] = {}
         for place, image in enumerate(cut):
-            alike.setdefault(image.shape[-1], []).append(place)
+            by_side.setdefault(image.shape[-1], []).append(place)
         result = list(cut)
-        for places in alike.values():
-            together = scaled(torch.stack([cut[place] for place in places]), self.images.side)
-            for place, image in zip(places, together, strict=True):
+        for places in by_side.values():
+            resized = resize(torch.stack([cut[place] for place in places]), self.images.side)
+            for place, image in zip(places, resized, strict=True):
                 result[place] = image
         return result
 
 
-def _parts(pixels: Sequence[int]) -> Iterator[slice]:
-    """Runs of images that have at most `_PIXELS` together, or are one."""
+def _parts(pixels: Sequence[int], limit: int) -> Iterator[slice]:
+    """Yield slices of consecutive images with at most `limit` pixels in total, or of one larger image."""
     start = total = 0
     for place, count in enumerate(pixels):
-        if place > start and total + count > _PIXELS:
+        if place > start and total + count > limit:
             yield slice(start, place)
             start, total = place, 0
         total += count

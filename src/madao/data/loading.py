@@ -16,7 +16,7 @@ Loaded = TypeVar("Loaded")
 
 
 class _Batchwise(Dataset[Any], Generic[Loaded]):
-    """Whole batches, for a DataLoader that is to make none of its own."""
+    """A map from the indices of a batch to the loaded batch."""
 
     def __init__(self, load: Callable[[list[int]], Loaded]) -> None:
         self.load = load
@@ -25,19 +25,19 @@ class _Batchwise(Dataset[Any], Generic[Loaded]):
         try:
             return self.load(indices)
         except DataError as error:
-            return error  # as a value: raised here, its one line would reach the caller inside a traceback's text
+            return error  # returned, not raised: a DataLoader would wrap its one line into a traceback
 
 
 def load_batches(
     load: Callable[[list[int]], Loaded], batches: Iterable[list[int]], workers: int = 0, pin_memory: bool = False
 ) -> Iterator[Loaded]:
-    """`load` of one list of indices after another, ahead of time where there are workers.
+    """Yield `load(indices)` for each batch. With workers, batches are read ahead of time.
 
     Args:
-        load: What reads a batch, `images.load` say.
+        load: The function that reads a batch, such as `images.load`.
         batches: The indices of each batch. May be endless.
-        workers: How many processes read; 0: this one.
-        pin_memory: Whether the result lies in page-locked memory, from which a GPU copies faster.
+        workers: Number of processes that read. 0 reads in this process.
+        pin_memory: Whether to put results into page-locked memory, from which a GPU copies faster.
     """
     loader = DataLoader(
         _Batchwise(load),
@@ -45,9 +45,9 @@ def load_batches(
         batch_size=None,
         num_workers=workers,
         pin_memory=pin_memory,
-        collate_fn=_as_it_is,
-        generator=torch.Generator(),  # else it draws the workers' seeds from the global state
-        worker_init_fn=_belong_to_the_parent,
+        collate_fn=_identity,
+        generator=torch.Generator(),  # otherwise the seeds of workers come from the global state
+        worker_init_fn=_follow_parent,
     )
     for loaded in loader:
         if isinstance(loaded, DataError):
@@ -55,21 +55,21 @@ def load_batches(
         yield loaded
 
 
-def _belong_to_the_parent(_: int) -> None:
-    """Live as long as the process that reads, no longer and no shorter."""
-    # Ctrl-C and schedulers signal every process of a group; a run that wants to stop in order needs its workers.
+def _follow_parent(_: int) -> None:
+    """Make a worker live exactly as long as its parent."""
+    # Ctrl-C and schedulers signal all processes of a group, but a run needs its workers to stop in order.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    threading.Thread(target=_exit_after_parent, daemon=True).start()
 
 
-def _end_with_the_parent() -> None:
-    """End once it is gone, be it killed. torch looks at who started a worker, which may be a server of forks."""
+def _exit_after_parent() -> None:
+    """Exit when the parent has gone, even if it was killed. torch watches only the process that forked."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
         os._exit(1)
 
 
-def _as_it_is(loaded: Any) -> Any:
+def _identity(loaded: Any) -> Any:
     return loaded

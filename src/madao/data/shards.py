@@ -1,4 +1,4 @@
-"""Images in tar files, each read from where it lies."""
+"""Images in tar files."""
 
 import os
 from collections.abc import Sequence
@@ -9,27 +9,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from madao.data.encoded import LazyImages, OnError
-from madao.data.shardindex import ShardIndex
+from madao.data.lazy_images import LazyImages, OnError
+from madao.data.shard_index import ShardIndex
 
 _OPEN = 64
-"""Most shards that are open at a time."""
+"""Maximal number of open shards."""
 
 
 class Shards(LazyImages):
-    """Images in shards. A shard that was indexed is as good as a folder: any image is one seek away.
+    """Images in shards. The index of a shard gives random access to its images.
 
-    WebDataset streams shards instead, and shuffles what passes by in a buffer: an order that depends on the number of
-    workers, epochs that are not quite whole, and no way to resume in their midst but to read again what was seen. Here
-    order, resume, parts for several processes and stratified splits are those of any data set. The price is one look at
-    the headers of each shard, and reads of a hundred kilobytes at random places, many at a time, which is what disks
-    other than turning ones are about as good at.
+    WebDataset streams shards and shuffles them in a buffer. Its order depends on the number of workers, its epochs are
+    not exact, and resuming within an epoch reads the first part again. Random access gives shards the same order,
+    resume, splits and parts for several processes as all other data sets. It costs one pass over the headers of each
+    shard, and many random reads of about a hundred kilobytes, which only hard disks are slow at.
 
     Args:
-        indices: One a shard.
-        side: Side of the square.
-        on_error: What an image that cannot be read does: stop with an error that names it, or be left out.
-        samples: Which of their samples, counted through all shards, int64 `[N]`. By default all.
+        indices: The index of each shard.
+        side: Side of the squares in pixels.
+        on_error: Whether an unreadable image raises a DataError ("stop") or is left out ("skip").
+        samples: The samples to use, counted through all shards, int64 `[N]`. By default all.
     """
 
     def __init__(
@@ -44,19 +43,19 @@ class Shards(LazyImages):
         self._owner = os.getpid()
 
     def read(self, index: int) -> bytes:
-        """The bytes of an image."""
+        """Return the encoded bytes of an image."""
         shard, row = self._place(index)
         stream = self._stream(shard.path)
         stream.seek(int(shard.offsets[row]))
         return stream.read(int(shard.sizes[row]))
 
     def name(self, index: int) -> str:
-        """Key and shard of an image."""
+        """Return key and shard of an image for error messages."""
         shard, row = self._place(index)
         return shard.name(row)
 
     def subset(self, indices: Tensor) -> Self:
-        """The images at `indices` only."""
+        """Return the images at `indices`."""
         return type(self)(self.indices, self.side, self.on_error, self.samples[indices])
 
     def _place(self, index: int) -> tuple[ShardIndex, int]:
@@ -65,8 +64,8 @@ class Shards(LazyImages):
         return self.indices[shard], sample - int(self._ends[shard]) + len(self.indices[shard].labels)
 
     def _stream(self, path: Path) -> BinaryIO:
-        """The shard, open; on a network disk opening it again for every image would be half of the reading."""
-        if self._owner != os.getpid():  # a worker shares its parent's position in the file, until it has its own
+        """Return an open shard. On a network disk, opening it for every image would take half of the reading time."""
+        if self._owner != os.getpid():  # a forked worker must not share its parent's file position
             self._close()
             self._owner = os.getpid()
         stream = self._handles.pop(path, None)
@@ -74,7 +73,7 @@ class Shards(LazyImages):
             if len(self._handles) == _OPEN:
                 self._handles.pop(next(iter(self._handles))).close()
             stream = path.open("rb", buffering=0)
-        self._handles[path] = stream  # the last one used is the last to be closed
+        self._handles[path] = stream  # the least recently used shard is closed first
         return stream
 
     def _close(self) -> None:

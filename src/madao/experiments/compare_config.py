@@ -1,7 +1,6 @@
 """What a command line of `madao compare` asks for."""
 
 import dataclasses
-import importlib.util
 import itertools
 import json
 from pathlib import Path
@@ -11,14 +10,16 @@ import yaml
 
 from madao.cli.parser import Parser, with_values
 from madao.cli.train import with_recipes
+from madao.config.aliases import METHODS as OLD_METHODS
+from madao.config.aliases import current_arguments, current_method
 from madao.config.train_config import TrainConfig
 from madao.errors import UserError
 from madao.experiments.magnitude_search import MAGNITUDES
 from madao.experiments.table import TUNED, cell_path
 from madao.text import nearest
-from madao.training.build import METHODS, build_policy
+from madao.training.builders.policy import METHODS, build_policy
 
-_DEFAULT = ("standard", "uniform", TUNED, "madao")
+_DEFAULT = ("base", "uniform", TUNED, "learned")
 _OURS = {"--seed": "--seeds", "--augment.method": "--methods", "--resume": "nothing: it always goes on"}
 MORE = """
 Every setting of `madao train` may follow, by flag, --recipe or --config, and is the
@@ -31,7 +32,7 @@ same in all cells. What differs from method to method goes into the file of
 
 examples:
   madao compare --recipe cifar10-wrn-28-2 --data.root data --jobs 3
-  madao compare --methods standard,s60 --variants mine.yaml --seeds 0,1,7 --out runs/mine"""
+  madao compare --methods base,s60 --variants mine.yaml --seeds 0,1,7 --out runs/mine"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +42,8 @@ class SearchConfig:
     Args:
         trials: Magnitudes that are tried; 0 takes --augment.magnitude as it is.
         seeds: Trainings of each, over whose mean validation error is chosen.
-        storage: Optuna's URL, sqlite:///FILE or postgresql://…, where several machines share a search. By default a
-            file in --out.
+        storage: Optuna's URL, sqlite:///FILE or postgresql://…, where several machines share a search. By default this
+            machine searches alone.
     """
 
     trials: int = 3
@@ -62,10 +63,9 @@ class CompareConfig:
     """What is compared.
 
     Args:
-        methods: Names with commas between: standard, uniform, randaugment, trivialaugment, autoaugment-cifar10, …,
-            madao, and those of --variants. By default standard, uniform, randaugment (where Optuna is installed),
-            madao and all variants.
-        variants: A YAML file of methods of your own: names, and the settings that make them of madao.
+        methods: Names with commas between: base, uniform, randaugment, trivialaugment, autoaugment-cifar10, …,
+            learned, and those of --variants. By default base, uniform, randaugment, learned and all variants.
+        variants: A YAML file of methods of your own: names, and the settings that tell them from the learned policy.
         seeds: How many (3: seeds 0, 1 and 2), or which (0,1,7).
         jobs: Trainings at a time. More than one pays where a single one leaves the GPU idle; the table's times are
             then those of trainings that share it.
@@ -116,6 +116,7 @@ class Plan:
 
 def read_plan(arguments: list[str]) -> Plan:
     """What the command line asks for: defaults, then YAML files in their order, then flags."""
+    arguments = current_arguments(arguments)
     given = {argument.split("=")[0] for argument in arguments if argument.startswith("--")}
     for flag, instead in _OURS.items():
         if flag in given:
@@ -129,8 +130,6 @@ def read_plan(arguments: list[str]) -> Plan:
         raise UserError("madao compare trains each cell on one device; leave out --devices and --num_nodes")
     variants = _variants(chosen.variants)
     names = _names(chosen.methods, variants)
-    if chosen.methods is None and chosen.search.trials and importlib.util.find_spec("optuna") is None:
-        names.remove(TUNED)
     if TUNED in names and chosen.search.trials and "--augment.magnitude" in given:
         raise UserError(
             "--augment.magnitude is searched for; add --search.trials 0 to take the one that is given, or leave it out"
@@ -139,7 +138,9 @@ def read_plan(arguments: list[str]) -> Plan:
     for name in names:
         flags = variants.get(name, {"augment.method": name})
         try:
-            _, config = _parsed(parser, [*arguments, *(f"--{key}={_flag(value)}" for key, value in flags.items())])
+            _, config = _parsed(
+                parser, [*arguments, *current_arguments([f"--{key}={_flag(value)}" for key, value in flags.items()])]
+            )
             build_policy(config.augment, None, 0)
         except UserError as error:
             raise UserError(f"variant {name}: {error}" if name in variants else str(error)) from None
@@ -155,7 +156,7 @@ def own_parser() -> Parser:
         prog="madao compare",
         usage="madao compare [OPTIONS] [SETTINGS OF madao train]",
         description="Train several methods over several seeds and write one table: mean test error with its 95 % "
-        "interval, paired differences to standard, uniform and RandAugment, time and memory. Run again, it goes on "
+        "interval, paired differences to base, uniform and RandAugment, time and memory. Run again, it goes on "
         "where it stopped.",
     )
     parser.add_argument("--config", action="config", help="A YAML file of settings, named as the flags are.")
@@ -195,11 +196,16 @@ def _variants(path: str | None) -> dict[str, dict[str, Any]]:
     if not isinstance(content, dict) or not all(isinstance(value, dict) for value in content.values()):
         raise UserError(f"--variants {path}: expected a name and its settings in each line, s60: {{outer.every: 60}}")
     for name in content:
-        if not isinstance(name, str) or name in METHODS or set(name) & set("/\\,") or name.startswith("."):
+        if (
+            not isinstance(name, str)
+            or name in (*METHODS, *OLD_METHODS)
+            or set(name) & set("/\\,")
+            or name.startswith(".")
+        ):
             raise UserError(
                 f"--variants {path}: {name!r} cannot be a name; choose one without / and , that is no method's"
             )
-    return {name: {"augment.method": "madao", **_flat(value)} for name, value in content.items()}
+    return {name: {"augment.method": "learned", **_flat(value)} for name, value in content.items()}
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -219,7 +225,7 @@ def _names(methods: str | None, variants: dict[str, Any]) -> list[str]:
     if methods is None:
         return [*_DEFAULT, *variants]
     known = [*METHODS, *variants]
-    names = [name.strip() for name in methods.strip("[]").split(",") if name.strip()]
+    names = [current_method(name.strip()) for name in methods.strip("[]").split(",") if name.strip()]
     for name in names:
         if name not in known:
             hint = "; or name a policy.json by --variants" if "/" in name or name.endswith(".json") else ""

@@ -1,4 +1,4 @@
-"""Models: our own for small images, and those of torchvision and timm, by name."""
+"""Models by name: madao's own for small images, and those of torchvision and timm."""
 
 from madao.errors import ModelError, UnknownModelError
 from madao.models.encoder import Encoder, build_encoder

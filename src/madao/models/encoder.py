@@ -1,4 +1,4 @@
-"""An encoder: a model without its head, and a projection in the head's place."""
+"""Encoders: models with a projection in place of their head."""
 
 import torch
 import torch.nn.functional as F
@@ -10,13 +10,13 @@ from madao.models.registry import Stem, build
 
 
 class Encoder(nn.Module):
-    """From images `[B, C, H, W]` to features `[B, D]`, and on to their projection `[B, dimensions]`.
+    """A model from images `[B, C, H, W]` to projections `[B, dimensions]` of its features `[B, D]`.
 
     Args:
-        backbone: Gives the features.
-        width: D.
-        dimensions: Of the projection.
-        hidden: Whether the projection has a hidden layer as wide as the features, as MoCo v2's has.
+        backbone: The module that computes the features.
+        width: D, the number of features.
+        dimensions: Dimensions of the projection.
+        hidden: Whether the projection has a hidden layer with D units, as in MoCo v2.
     """
 
     def __init__(self, backbone: nn.Module, width: int, dimensions: int, hidden: bool = False) -> None:
@@ -26,12 +26,12 @@ class Encoder(nn.Module):
         self.head = nn.Sequential(*layers, nn.Linear(width, dimensions))
 
     def features(self, images: Tensor) -> Tensor:
-        """What is learned for others to use."""
+        """Return the features, `[B, D]`, for use in other tasks."""
         features: Tensor = self.backbone(images)
         return features
 
     def forward(self, images: Tensor) -> Tensor:
-        """The projection, not normalised."""
+        """Return the projections, not normalised."""
         projection: Tensor = self.head(self.features(images))
         return projection
 
@@ -46,38 +46,39 @@ def build_encoder(
     hidden: bool = False,
     splits: int = 1,
 ) -> Encoder:
-    """Build an encoder of a model that has a linear head.
+    """Build an encoder from a model with a linear head.
 
     Args:
-        name: As of `build`, as are channels, image_size, pretrained and stem.
-        dimensions: Of the projection, at least 2.
-        channels: Of the images.
-        image_size: Side of the images.
-        pretrained: What the model starts from.
-        stem: How resnets begin.
+        name: Name of the model, as for `build`.
+        dimensions: Dimensions of the projection, at least 2.
+        channels: Channels of the images.
+        image_size: Side of the images in pixels.
+        pretrained: Initial weights, as for `build`.
+        stem: First layers of resnets, as for `build`.
         hidden: Whether the projection has a hidden layer.
-        splits: Parts of a batch over which BatchNorm takes statistics of their own, see `SplitBatchNorm`.
+        splits: Number of parts of a batch with separate BatchNorm statistics, see `SplitBatchNorm`.
     """
     model = build(name, dimensions, channels, image_size, pretrained, stem)
     names = heads(model)
     head = model.get_submodule(names[0]) if len(names) == 1 else None
     if not isinstance(head, nn.Linear):
-        raise ModelError(f"{name} has no single linear head whose place a projection could take; choose resnet18, say")
+        raise ModelError(f"{name} has no single linear head to replace by a projection; try `model.name=resnet18`")
     model.set_submodule(names[0], nn.Identity())
     encoder = Encoder(model, head.in_features, dimensions, hidden)
     return encoder if splits == 1 else split_norms(encoder, splits)
 
 
 class SplitBatchNorm(nn.BatchNorm2d):
-    """BatchNorm with statistics of each of `splits` parts of a batch: image i belongs to part i mod splits.
+    """BatchNorm with separate statistics for each of `splits` parts of a batch.
 
-    What a device sees of a batch where there are several. Running statistics are the means of the parts'.
+    Image i belongs to part i mod `splits`. It imitates training on several devices, where each device sees one part.
+    Running statistics are means over the parts.
 
     Args:
-        features: Channels.
-        splits: Parts.
-        eps: As of `nn.BatchNorm2d`.
-        momentum: As of `nn.BatchNorm2d`.
+        features: Number of channels.
+        splits: Number of parts.
+        eps: As for `nn.BatchNorm2d`.
+        momentum: As for `nn.BatchNorm2d`.
     """
 
     def __init__(self, features: int, splits: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
@@ -85,17 +86,17 @@ class SplitBatchNorm(nn.BatchNorm2d):
         self.splits = splits
 
     def forward(self, images: Tensor) -> Tensor:
-        """`[B, C, H, W]`; in training B is a multiple of the parts."""
+        """Normalise `[B, C, H, W]`. In training, B must be a multiple of `splits`."""
         if not self.training:
             return super().forward(images)
         if len(images) % self.splits:
-            raise ModelError(f"a batch of {len(images)} images cannot be split into {self.splits} parts of one size")
-        # Compiled it is one pass however images lie in memory, and channels last, as GPUs want them, stay last. Not
-        # compiled it would keep four times as much for the gradient.
-        return self._as_it_lies(images) if torch.compiler.is_compiling() else self._by_channels(images)
+            raise ModelError(f"`task.bn_splits` must divide a batch of {len(images)} images, got {self.splits}")
+        # Compiled, the definition is one pass and keeps the channels-last layout that GPUs prefer. Not compiled, it
+        # would keep four times as much memory for the gradient.
+        return self._by_definition(images) if torch.compiler.is_compiling() else self._by_channels(images)
 
     def _by_channels(self, images: Tensor) -> Tensor:
-        """Parts as if they were channels."""
+        """Normalise the parts as if they were channels."""
         _, channels, height, width = images.shape
         assert self.running_mean is not None
         assert self.running_var is not None
@@ -108,8 +109,7 @@ class SplitBatchNorm(nn.BatchNorm2d):
             self.running_var.copy_(var.reshape(self.splits, channels).mean(0))
         return result.reshape(images.shape)
 
-    def _as_it_lies(self, images: Tensor) -> Tensor:
-        """The same by its definition."""
+    def _by_definition(self, images: Tensor) -> Tensor:
         apart = images.unflatten(0, (-1, self.splits)).to(torch.promote_types(images.dtype, torch.float32))
         var, mean = torch.var_mean(apart, (0, 3, 4), correction=0, keepdim=True)
         weight, bias = self.weight[:, None, None], self.bias[:, None, None]
@@ -125,7 +125,7 @@ class SplitBatchNorm(nn.BatchNorm2d):
 
 
 def split_norms(encoder: Encoder, splits: int) -> Encoder:
-    """The encoder with every BatchNorm of images split."""
+    """Replace every `nn.BatchNorm2d` of an encoder by a `SplitBatchNorm`, in place."""
     for name, module in list(encoder.named_modules()):
         if isinstance(module, nn.BatchNorm2d) and module.affine and module.track_running_stats:
             split = SplitBatchNorm(module.num_features, splits, eps=module.eps, momentum=module.momentum or 0.1)

@@ -1,4 +1,4 @@
-"""Models of torchvision and timm, which are imported only when one is asked for."""
+"""Models of torchvision and timm, imported only on demand."""
 
 import importlib
 from types import ModuleType
@@ -9,12 +9,12 @@ from madao.errors import MissingPackageError, ModelError, first_line
 from madao.models.layers import set_channels
 from madao.models.weights import load
 
-# In training they return auxiliary outputs beside the logits.
+# In training, these return auxiliary outputs besides the logits.
 AUXILIARY = ("googlenet", "inception_v3")
 
 
 def require(package: str) -> ModuleType:
-    """An optional package, or an error that says how to get it."""
+    """Import an optional package, or raise a MissingPackageError with the command that installs it."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -24,24 +24,24 @@ def require(package: str) -> ModuleType:
 
 
 def torchvision_names() -> list[str]:
-    """What torchvision classifies images with."""
+    """Return the names of torchvision's classification models."""
     models = require("torchvision").models
     return [name for name in models.list_models(module=models) if name not in AUXILIARY]
 
 
 def timm_names() -> list[str]:
-    """What timm classifies images with."""
+    """Return the names of timm's models."""
     names: list[str] = require("timm").list_models()
     return names
 
 
 def is_timm(name: str) -> bool:
-    """Whether timm has a model of this name."""
+    """Return whether timm has a model of this name."""
     return bool(require("timm").is_model(name))
 
 
 def from_torchvision(name: str, classes: int, channels: int, image_size: int, pretrained: bool = False) -> nn.Module:
-    """A model of torchvision, with torchvision's default weights if `pretrained`."""
+    """Build a model of torchvision, with its default weights if `pretrained`."""
     models = require("torchvision").models
     settings: dict[str, object] = {}
     if name.startswith("vit_"):
@@ -55,7 +55,7 @@ def from_torchvision(name: str, classes: int, channels: int, image_size: int, pr
     set_channels(model, channels)
     if pretrained:
         try:
-            # A whole model, not the file: torchvision renames what has changed since the file was written.
+            # Not from the file directly: torchvision renames weights that have changed since it was written.
             published: nn.Module = models.get_model(name, weights="DEFAULT")
         except (OSError, RuntimeError) as error:
             raise _cannot_fetch(name, error) from error
@@ -64,7 +64,7 @@ def from_torchvision(name: str, classes: int, channels: int, image_size: int, pr
 
 
 def from_timm(name: str, classes: int, channels: int, image_size: int, pretrained: bool = False) -> nn.Module:
-    """A model of timm, with timm's default weights if `pretrained`."""
+    """Build a model of timm, with its default weights if `pretrained`."""
     timm = require("timm")
     published = timm.get_pretrained_cfg(name)
     fixed = published is not None and published.fixed_input_size
@@ -82,9 +82,9 @@ def from_timm(name: str, classes: int, channels: int, image_size: int, pretraine
 
 def _cannot_build(name: str, image_size: int, error: Exception) -> ModelError:
     reason = f"{name} cannot be built for images of {image_size}×{image_size} ({first_line(error)})"
-    return ModelError(f"{reason}; choose another size or model")
+    return ModelError(f"{reason}; choose another `data.size` or `model.name`")
 
 
 def _cannot_fetch(name: str, error: Exception) -> ModelError:
-    remedy = "bring the file here by other means and give its path as pretrained"
-    return ModelError(f"the weights of {name} cannot be fetched ({first_line(error)}); {remedy}")
+    remedy = "copy the file here and set `model.pretrained` to its path"
+    return ModelError(f"the weights of {name} cannot be downloaded ({first_line(error)}); {remedy}")

@@ -1,4 +1,4 @@
-"""Whether a model and the data go together."""
+"""Checks that a model fits the data."""
 
 import torch
 from torch import Tensor, nn
@@ -7,31 +7,34 @@ from madao.errors import ModelError, first_line
 
 
 def check_head(model: nn.Module, classes: int, channels: int, image_size: int) -> None:
-    """Raise a ModelError unless the model gives at least one logit per class for such images.
+    """Raise a ModelError unless a model returns at least one logit per class.
 
-    It is tried on two black images, in eval mode and without gradients. Nothing about it changes.
+    The model sees two black images, in eval mode and without gradients. It is not changed.
 
     Args:
         model: Any module from images to logits.
         classes: Number of classes in the data.
-        channels: Of the images.
-        image_size: Their side.
+        channels: Channels of the images.
+        image_size: Side of the images in pixels.
     """
-    logits = answer(model, channels, image_size)
+    logits = probe(model, channels, image_size)
     if logits.dim() != 2 or len(logits) != 2:
-        raise ModelError(f"the model gives the shape {list(logits.shape)} for 2 images; it has to be [2, {classes}]")
+        raise ModelError(f"the model returns the shape {list(logits.shape)} for 2 images; expected [2, {classes}]")
     if logits.shape[1] < classes:
         counts = f"the model has {logits.shape[1]} outputs, the data {classes} classes"
         raise ModelError(f"{counts}; build it with {classes} outputs")
 
 
-def answer(model: nn.Module, channels: int, image_size: int) -> Tensor:
-    """What a model gives for two black images, in eval mode and without gradients. Nothing about it changes.
+def probe(model: nn.Module, channels: int, image_size: int) -> Tensor:
+    """Return a model's output for two black images, in eval mode and without gradients. The model is not changed.
 
     Args:
         model: Any module from images to a tensor.
-        channels: Of the images.
-        image_size: Their side.
+        channels: Channels of the images.
+        image_size: Side of the images in pixels.
+
+    Raises:
+        ModelError: If the model fails on these images, or returns anything but a tensor.
     """
     like = next(model.parameters(), torch.empty(0))
     images = torch.zeros(2, channels, image_size, image_size, dtype=like.dtype, device=like.device)
@@ -39,13 +42,13 @@ def answer(model: nn.Module, channels: int, image_size: int) -> Tensor:
     try:
         with torch.no_grad():
             logits = model.eval()(images)
-    except Exception as error:  # any module may come, and stumble in its own way
+    except Exception as error:  # a user's module can raise anything
         shape = f"{channels}×{image_size}×{image_size}"
-        remedy = "choose larger images or another model"
+        remedy = "choose a larger `data.size` or another `model.name`"
         raise ModelError(f"the model cannot take images of {shape} ({first_line(error)}); {remedy}") from error
     finally:
         for module, mode in modes.items():
             module.training = mode
     if not isinstance(logits, Tensor):
-        raise ModelError(f"the model returns a {type(logits).__name__}, which is not supported; it has to be a tensor")
+        raise ModelError(f"the model returns a {type(logits).__name__}, expected a tensor")
     return logits

@@ -26,20 +26,28 @@ def build(
     pretrained: bool | str = False,
     stem: Stem = "auto",
 ) -> nn.Module:
-    """Build a model and make sure that it fits the data. Its initialisation draws from torch's global state.
+    """Build a classification model and check that it fits the data.
+
+    Its initialisation draws from torch's global random state.
 
     Args:
         name: "small-cnn", "wrn-DEPTH-WIDTH", a name of torchvision, or one of timm, with or without "timm/".
         classes: Number of outputs, at least 2.
-        channels: Of the images.
-        image_size: Side of the images.
-        pretrained: Whether the library's default weights are loaded, with a fresh head; or the path of a state dict,
-            whose head may be for other classes.
-        stem: How torchvision's resnets begin, see `resnet`. "auto" is "small" for sides up to 64.
+        channels: Channels of the images.
+        image_size: Side of the images in pixels.
+        pretrained: Whether to load the library's default weights with a new head; or the path of a state dict, whose
+            head may be for other classes.
+        stem: First layers of torchvision's resnets, see `resnet`. "auto" is "small" for sides of up to 64 pixels.
+
+    Returns:
+        A module from `[B, channels, image_size, image_size]` to `[B, classes]`.
+
+    Example:
+        >>> model = build("resnet18", classes=10, image_size=32)
     """
-    for what, value, least in (("classes", classes, 2), ("channels", channels, 1), ("image_size", image_size, 1)):
+    for argument, value, least in (("classes", classes, 2), ("channels", channels, 1), ("image_size", image_size, 1)):
         if value < least:
-            raise ModelError(f"{what} must be at least {least}, got {value}")
+            raise ModelError(f"{argument} must be at least {least}, got {value}")
     if stem not in ("auto", "small", "imagenet"):
         raise ModelError(f"stem must be auto, small or imagenet, got {stem!r}")
     model = _construct(name, classes, channels, image_size, pretrained is True, stem)
@@ -50,9 +58,9 @@ def build(
 
 
 def known() -> list[str]:
-    """The names that can be built: our own (a few of the wide resnets), torchvision's, then timm's, where installed.
+    """Return the names that `build` knows: madao's own (a few of the wide resnets), then torchvision's and timm's.
 
-    Where timm and torchvision share a name, the bare one is torchvision's.
+    A name that torchvision and timm share means torchvision's model; timm's has the prefix "timm/".
     """
     names = [*OWN]
     for library in (torchvision_names, timm_names):
@@ -66,16 +74,16 @@ def known() -> list[str]:
 
 
 def _construct(name: str, classes: int, channels: int, image_size: int, pretrained: bool, stem: Stem) -> nn.Module:
-    """The model, before its weights file and the check."""
+    """Build a model without a weights file and without the check."""
     wide = re.fullmatch(r"wrn-(\d+)-(\d+)", name)
     own = wide is not None or name == "small-cnn"
     if not own and is_resnet(name) and name in torchvision_names():
         chosen = stem if stem != "auto" else "small" if image_size <= 64 else "imagenet"
         return resnet(name, classes, channels, chosen, pretrained)
     if stem != "auto":
-        raise ModelError(f"only torchvision's resnets have a choice of stem, not {name}; leave the stem at 'auto'")
+        raise ModelError(f"only torchvision's resnets have a choice of stem, not {name}; set `model.stem=auto`")
     if own and pretrained:
-        raise ModelError(f"no weights are published for {name}; give the path of a state dict as pretrained")
+        raise ModelError(f"{name} has no published weights; set `model.pretrained` to the path of a state dict")
     if wide is not None:
         return WideResNet(int(wide[1]), int(wide[2]), classes, channels)
     if own:
@@ -84,10 +92,10 @@ def _construct(name: str, classes: int, channels: int, image_size: int, pretrain
 
 
 def _from_library(name: str, classes: int, channels: int, image_size: int, pretrained: bool) -> nn.Module:
-    """A model of torchvision, or else of timm."""
+    """Build a model of torchvision, or else of timm."""
     bare = name.removeprefix("timm/")
     if name in AUXILIARY:
-        raise ModelError(f"{name} is not supported: in training it returns more than logits; take resnet50")
+        raise ModelError(f"{name} is not supported: in training it returns more than logits; try `model.name=resnet50`")
     if bare == name and name in torchvision_names():
         return from_torchvision(name, classes, channels, image_size, pretrained)
     try:

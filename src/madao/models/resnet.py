@@ -1,4 +1,4 @@
-"""Residual networks of torchvision, with a stem for small images."""
+"""torchvision's residual networks with a stem for small images."""
 
 import re
 from typing import Literal
@@ -10,7 +10,7 @@ from madao.models.external import from_torchvision
 
 
 def is_resnet(name: str) -> bool:
-    """Whether torchvision's name is that of its class ResNet, whose stem can be chosen."""
+    """Return whether a name of torchvision belongs to its class ResNet, which has a choice of stem."""
     return re.match(r"(resnet|resnext|wide_resnet)\d", name) is not None
 
 
@@ -21,18 +21,18 @@ def resnet(
     stem: Literal["small", "imagenet"] = "small",
     pretrained: bool = False,
 ) -> nn.Module:
-    """A residual network of torchvision.
+    """Build a residual network of torchvision.
 
     Args:
-        name: Torchvision's name, such as resnet18.
+        name: torchvision's name, such as resnet18.
         classes: Number of outputs.
-        channels: Of the images.
-        stem: "imagenet" quarters the side before the first block; "small", as for CIFAR, keeps it: a 3×3 convolution
-            of stride 1, no pooling.
-        pretrained: Whether torchvision's default weights are loaded. For the stem "imagenet".
+        channels: Channels of the images.
+        stem: "imagenet" divides the side by four before the first block. "small", as for CIFAR, keeps it: a 3×3
+            convolution of stride 1, no pooling.
+        pretrained: Whether to load torchvision's default weights. They need the stem "imagenet".
     """
     if pretrained and stem == "small":
-        raise ModelError(f"no weights are published for {name} with the stem 'small'; use the stem 'imagenet'")
+        raise ModelError(f"{name} has no published weights for the stem 'small'; set `model.stem=imagenet`")
     model = from_torchvision(name, classes, channels, image_size=224, pretrained=pretrained)
     if stem == "small":
         convolution = nn.Conv2d(channels, 64, 3, padding=1, bias=False)

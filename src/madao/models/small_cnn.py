@@ -7,18 +7,20 @@ from madao.errors import ModelError
 
 
 class SmallCNN(nn.Module):
-    """Three convolutions, [B, channels, H, W] to [B, classes]. For sides of at least 4; meant for 16 to 28.
+    """A network of three convolutions, `[B, channels, H, W]` to `[B, classes]`.
+
+    It is meant for images of 16 to 28 pixels a side, and works from 4.
 
     Args:
         classes: Number of outputs.
-        channels: Of the images.
+        channels: Channels of the images.
         width: Channels after the first convolution; the other two have twice as many.
     """
 
     def __init__(self, classes: int, channels: int = 1, width: int = 16) -> None:
         super().__init__()
         if width < 1:
-            raise ModelError(f"the width of a small CNN is at least 1, got {width}")
+            raise ModelError(f"the width of a small CNN must be at least 1, got {width}")
         self.conv1 = nn.Conv2d(channels, width, 3, padding=1, bias=False)
         self.norm1 = nn.BatchNorm2d(width)
         self.conv2 = nn.Conv2d(width, 2 * width, 3, padding=1, bias=False)
@@ -28,7 +30,7 @@ class SmallCNN(nn.Module):
         self.head = nn.Linear(2 * width, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """The logits."""
+        """Return the logits."""
         features = F.max_pool2d(F.relu(self.norm1(self.conv1(images))), 2)
         features = F.max_pool2d(F.relu(self.norm2(self.conv2(features))), 2)
         features = F.relu(self.norm3(self.conv3(features)))

@@ -8,20 +8,20 @@ from madao.errors import ModelError
 
 
 class SmallFCN(nn.Module):
-    """Convolutions only, [B, channels, H, W] to [B, classes, H, W], for even H and W.
+    """A fully convolutional network, `[B, channels, H, W]` to `[B, classes, H, W]`, for even H and W.
 
-    One level at full size and one at half, whose convolutions reach further and further: an output sees 31 pixels.
+    It has a level at full size and one at half size with dilated convolutions. An output depends on 31 pixels a side.
 
     Args:
         classes: Number of outputs per pixel.
-        channels: Of the images.
-        width: Channels at full size; twice as many at half.
+        channels: Channels of the images.
+        width: Channels at full size. At half size there are twice as many.
     """
 
     def __init__(self, classes: int, channels: int = 1, width: int = 10) -> None:
         super().__init__()
         if width < 1:
-            raise ModelError(f"the width of a small FCN is at least 1, got {width}")
+            raise ModelError(f"the width of a small FCN must be at least 1, got {width}")
         self.fine = _block(channels, width)
         self.coarse = nn.Sequential(
             _block(width, 2 * width), _block(2 * width, 2 * width, 2), _block(2 * width, 2 * width, 3)
@@ -30,7 +30,7 @@ class SmallFCN(nn.Module):
         self.head = nn.Conv2d(width, classes, 1)
 
     def forward(self, images: Tensor) -> Tensor:
-        """The logits of each pixel."""
+        """Return the logits of each pixel."""
         fine = self.fine(images)
         coarse = F.interpolate(self.coarse(F.max_pool2d(fine, 2)), size=fine.shape[2:], mode="nearest")
         logits: Tensor = self.head(self.merge(torch.cat([fine, coarse], 1)))

@@ -1,4 +1,4 @@
-"""Trained weights, from a file or another model."""
+"""Trained weights from a file or another model."""
 
 import copy
 from pathlib import Path
@@ -15,37 +15,40 @@ def load_file(model: nn.Module, path: str) -> None:
     """Load a state dict from a file, bare or under the key "model" or "state_dict". See `load`.
 
     Args:
-        model: What takes the weights.
-        path: A file of `torch.save`. No code in it is run.
+        model: The model that takes the weights.
+        path: A file written by `torch.save`. Code in it is not run.
+
+    Raises:
+        ModelError: If there is no such file, or it holds no state dict that fits the model.
     """
     if not Path(path).is_file():
-        raise ModelError(f"there is no weights file {path}; give the path of a state dict saved by torch.save")
+        raise ModelError(f"there is no weights file {path}; set `model.pretrained` to a state dict saved by torch.save")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged or hostile file can make the reader stumble in any way
-        remedy = "save model.state_dict() by torch.save"
-        raise ModelError(f"{path} cannot be read as tensors alone ({first_line(error)}); {remedy}") from error
+    except Exception as error:  # a damaged or hostile file can raise anything
+        remedy = "save model.state_dict() with torch.save"
+        raise ModelError(f"{path} cannot be read as tensors only ({first_line(error)}); {remedy}") from error
     for key in ("model", "state_dict"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise ModelError(f"{path} holds no state dict, names with their tensors; save model.state_dict() by torch.save")
+        raise ModelError(f"{path} holds no state dict of names and tensors; save model.state_dict() with torch.save")
     load(model, content, path)
 
 
 def load(model: nn.Module, state: dict[str, Any], source: str) -> None:
-    """Load a state dict, adapted to the data.
+    """Load a state dict that may be for other classes and channels.
 
-    A head of another shape is left out, so that the model keeps its own; a first convolution for another number of
-    channels is adapted. Everything else has to fit.
+    The model keeps its own head if the shapes differ. A first convolution for another number of channels is adapted.
+    All other shapes have to match.
 
     Args:
-        model: What takes the weights.
-        state: Names and tensors. Not changed.
-        source: Where they are from, for messages.
+        model: The model that takes the weights.
+        state: The state dict. It is not changed.
+        source: Origin of the state dict, for error messages.
     """
     own = model.state_dict()
-    state = copy.copy(state)  # unlike a new dict, a copy keeps the layers' versions
+    state = copy.copy(state)  # unlike a new dict, a copy keeps the version numbers of layers
     other_head: set[str] = set()
     for head in heads(model):
         keys = [key for key in own if key.startswith(f"{head}.")]
@@ -74,5 +77,4 @@ _REMEDY = "build with the name, stem and image size that the weights were traine
 
 
 def _some(keys: list[str]) -> str:
-    """The first few keys."""
     return ", ".join(keys[:3]) + (f" (and {len(keys) - 3} more)" if len(keys) > 3 else "")

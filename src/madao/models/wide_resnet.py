@@ -7,22 +7,22 @@ from madao.errors import ModelError
 
 
 class WideResNet(nn.Module):
-    """WRN-depth-width for small images, [B, channels, H, W] to [B, classes]. For sides of at least 8.
+    """WRN-depth-width for small images of at least 8 pixels a side, `[B, channels, H, W]` to `[B, classes]`.
 
     Args:
         depth: Number of convolutions on the longest path, 6n + 4.
-        width: Factor on the 16, 32 and 64 channels of the three groups.
+        width: Factor of the 16, 32 and 64 channels of the three groups.
         classes: Number of outputs.
-        channels: Of the images.
-        dropout: Probability between the two convolutions of a block.
+        channels: Channels of the images.
+        dropout: Probability of dropout between the two convolutions of a block.
     """
 
     def __init__(self, depth: int, width: int, classes: int, channels: int = 3, dropout: float = 0.0) -> None:
         super().__init__()
         if depth < 10 or (depth - 4) % 6:
-            raise ModelError(f"a wide resnet's depth is 6n + 4 (10, 16, 22, 28, 34, 40, ...), got {depth}")
+            raise ModelError(f"the depth of a wide resnet must be 6n + 4 (10, 16, 22, 28, 34, 40, ...), got {depth}")
         if width < 1:
-            raise ModelError(f"a wide resnet's width is at least 1, got {width}")
+            raise ModelError(f"the width of a wide resnet must be at least 1, got {width}")
         self.stem = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
         blocks, inputs = [], 16
         for outputs, stride in ((16 * width, 1), (32 * width, 2), (64 * width, 2)):
@@ -38,14 +38,14 @@ class WideResNet(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        """The logits."""
+        """Return the logits."""
         features: Tensor = F.relu(self.norm(self.blocks(self.stem(images))))
         logits: Tensor = self.head(features.mean((2, 3)))
         return logits
 
 
 class Block(nn.Module):
-    """Norm, ReLU, convolution, twice, beside a shortcut."""
+    """A residual block: twice norm, ReLU and convolution, with a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, dropout: float) -> None:
         super().__init__()
@@ -58,9 +58,9 @@ class Block(nn.Module):
         self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if changes else None
 
     def forward(self, features: Tensor) -> Tensor:
-        """The block's output."""
+        """Return the output of the block."""
         active = F.relu(self.norm1(features))
-        # As in the authors' code: a convolution shares the activated input, the identity takes the raw one.
+        # As in the authors' code, a convolution takes the activated input, and an identity the raw one.
         shortcut = features if self.shortcut is None else self.shortcut(active)
         residual: Tensor = self.conv2(self.dropout(F.relu(self.norm2(self.conv1(active)))))
         return residual + shortcut

@@ -1,4 +1,4 @@
-"""Tasks: what is learned from images and targets, and how it is measured. One a file."""
+"""Tasks, one per file: losses, targets under augmentation, and metrics."""
 
 from madao.tasks.base import Draws, EvalResult, Metric, Task
 from madao.tasks.classification import Classification

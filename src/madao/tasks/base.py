@@ -1,4 +1,4 @@
-"""What a task is: what an example loses, what moves along with its image, and how well a model does."""
+"""The interface of tasks: the loss of an example, its targets under augmentation, and the metric of a model."""
 
 import abc
 import dataclasses
@@ -10,18 +10,18 @@ from torch import Tensor, nn
 from madao.policy import AugmentationPolicy, BaseAugmentation, BaseDraw, Draw
 
 Draws = Sequence[Draw] | None
-"""What the policy drew, once for each view of the images; None where it is not applied."""
+"""The policy's draw for each view of the images, or None where the policy is not applied."""
 
 
 @dataclasses.dataclass(frozen=True)
 class EvalResult:
-    """How well a model does on `count` examples.
+    """The result of evaluating a model.
 
     Attributes:
-        loss: The mean.
-        error: What the task calls its error, a part of 1: what the best checkpoint is chosen by.
-        count: How many examples there were.
-        metrics: What else the task measures, by name.
+        loss: Mean loss of the examples.
+        error: The task's error in [0, 1], see `Task.metric_name`. The best checkpoint has the lowest one.
+        count: Number of examples.
+        metrics: Further metrics by name.
     """
 
     loss: float
@@ -31,125 +31,131 @@ class EvalResult:
 
 
 class Metric(abc.ABC):
-    """One measurement: takes in batch after batch. What it keeps are sums, so that processes can add theirs up.
+    """A metric that accumulates batches. Its state is a vector of sums, which several processes can add up.
 
     Attributes:
-        compares: Whether it has to be shown the training images, not augmented, before any other.
+        compares: Whether `compare_with` has to be called with the training images, not augmented, before `add`.
     """
 
     compares: ClassVar[bool] = False
 
     def compare_with(self, outputs: Tensor, targets: Tensor) -> None:  # noqa: B027 -- most compare with nothing
-        """The outputs and targets of training images, of all processes."""
+        """Take the outputs and targets of the training images, gathered from all processes."""
 
-    def targets(self, standard: BaseAugmentation, targets: Tensor) -> Tensor:
-        """The targets of images that were cut by `standard.centre`."""
+    def targets(self, base: BaseAugmentation, targets: Tensor) -> Tensor:
+        """Return the targets of images that were cropped by `base.centre`."""
         return targets
 
     def outputs(self, model: nn.Module, inputs: Tensor) -> Tensor:
-        """What of the model is measured."""
+        """Return the outputs of the model that the metric is about."""
         outputs: Tensor = model(inputs)
         return outputs
 
     @abc.abstractmethod
     def add(self, outputs: Tensor, targets: Tensor) -> None:
-        """Take in a batch; outputs are float32."""
+        """Add a batch. Outputs are float32."""
 
     @abc.abstractmethod
     def sums(self) -> Tensor:
-        """What was taken in, float64 `[n]` on the CPU: of several processes the sum of theirs is that of all."""
+        """Return the accumulated state, float64 `[n]` on the CPU. Sums of several processes add up."""
 
     @abc.abstractmethod
     def score(self, sums: Tensor) -> EvalResult:
-        """The score that such sums stand for."""
+        """Compute the result from accumulated sums."""
 
 
 class Task(abc.ABC):
-    """What is learned.
+    """A task: the loss that models learn from, and the metric that they are compared by.
 
-    A batch is `(images, targets)`. On its way to the loss, targets go with their images: through standard crops
-    (`cropped`), then through what the policy drew (`inner`, and in outer steps `along`). What comes out is what
-    `losses` takes beside the model's outputs. The inner problem is the mean of `losses` over augmented training images,
-    the outer one that over what `outer` makes of validation images.
+    A batch is `(images, targets)`. Before they reach the loss, targets go through the same augmentation as their
+    images: first `cropped` (base augmentation), then `inner` in training or `soft_targets` in outer steps (the policy).
+    `losses` compares the result with the model's outputs. The inner problem is the mean of `losses` over augmented
+    training images. The outer problem is their mean over validation images, prepared by `outer`.
 
     Attributes:
-        name: On the command line.
-        error: What its error is called.
-        views: How many times the policy draws for an image.
-        moves: Whether targets depend on what the policy draws, so that `along` is asked for them.
+        name: Name of the task in configurations.
+        metric_name: Name of `EvalResult.error`, the number that models are compared by.
+        train_metric_name: Name of `num_errors` as a fraction of the images, which progress lines show while training.
+        views: Number of draws of the policy for each image.
+        targets_follow_policy: Whether targets depend on the policy's draws, so that outer steps need `soft_targets`.
     """
 
     name: ClassVar[str]
-    error: ClassVar[str] = "error"
+    metric_name: ClassVar[str] = "error"
+    train_metric_name: ClassVar[str] = "error"
     views: ClassVar[int] = 1
     targets_follow_policy: ClassVar[bool] = False
 
     @abc.abstractmethod
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of each example, `[B]`."""
+        """Return the loss of each example, `[B]`."""
 
     def outer_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """As `losses`, in outer steps, which come after `stepped` and look at the same batch again."""
+        """Return `losses` for outer steps, which see a batch again after `after_step`."""
         return self.losses(outputs, targets)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss of training."""
+        """Return the mean loss of a training batch."""
         return self.losses(outputs, targets).mean()
 
     @abc.abstractmethod
     def num_errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """How many examples of a training batch are wrong, or the sum of the parts of them that are."""
+        """Return the number of wrong examples in a training batch, which may count fractions of an example."""
 
     @abc.abstractmethod
     def measure(self) -> Metric:
-        """A measurement that begins."""
+        """Return a new metric."""
 
     def cropped(
-        self, standard: BaseAugmentation, targets: Tensor, draw: BaseDraw, again: Callable[[], Tensor]
+        self, base: BaseAugmentation, targets: Tensor, draw: BaseDraw, crop_again: Callable[[], Tensor]
     ) -> Tensor:
-        """The targets of images after standard crop and flip.
+        """Return the targets after the base augmentation of their images.
 
         Args:
-            standard: What crops and flips.
-            targets: As the data has them.
-            draw: What was drawn for the images.
-            again: Gives another crop of the same images.
+            base: The base augmentation.
+            targets: The targets of the data.
+            draw: The base augmentation's draw for the images.
+            crop_again: Returns another random crop of the images.
         """
         return targets
 
     def inner(self, policy: AugmentationPolicy | None, targets: Tensor, draws: Draws) -> Tensor:
-        """The targets of training, from those that `cropped` gave."""
+        """Return the targets after the policy, in training. `targets` come from `cropped`."""
         return targets
 
     def soft_targets(self, policy: AugmentationPolicy, targets: Tensor, draws: Draws) -> Tensor:
-        """As `inner`, in outer steps: floating point, with a gradient to what the draws carry one to.
+        """Return the targets after the policy, in outer steps.
 
-        Where `moves`; else targets stay as they are. Changes nothing.
+        They are in floating point and carry a gradient to the policy's parameters where the draws do. Only tasks with
+        `targets_follow_policy` need this method. It must not change any state.
         """
         return self.inner(policy, targets, draws)
 
     def outer(
-        self, standard: BaseAugmentation, images: Tensor, targets: Tensor, crop: Callable[[], Tensor]
+        self, base: BaseAugmentation, images: Tensor, targets: Tensor, crop: Callable[[], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """A validation batch, not augmented by the policy: images, and targets as `losses` takes them.
+        """Prepare a validation batch, without the policy.
 
         Args:
-            standard: What cuts images.
-            images: uint8.
-            targets: As the data has them.
-            crop: Gives a random standard crop of the images.
-        """
-        return standard.centre(images), targets
+            base: The base augmentation.
+            images: The validation images, uint8.
+            targets: The targets of the data.
+            crop: Returns a random crop of the images.
 
-    def compile(self) -> None:  # noqa: B027 -- most tasks compute nothing of their own
-        """Compile what the task itself computes in every step, by torch.compile."""
+        Returns:
+            The images, and targets as `losses` expects them.
+        """
+        return base.centre(images), targets
+
+    def compile(self) -> None:  # noqa: B027 -- most tasks compute nothing themselves
+        """Compile the task's own computations in training steps with torch.compile."""
 
     def after_step(self, targets: Tensor) -> None:  # noqa: B027 -- most tasks have nothing to do
-        """After a step of the weights on these targets, which `inner` gave."""
+        """Update the task after a training step. `targets` come from `inner`."""
 
     def state_dict(self) -> dict[str, Any] | None:
-        """What a run's future depends on, if anything."""
+        """Return the state that checkpoints save, or None for tasks without state."""
         return None
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 -- nor anything to keep
-        """Go on from a saved state."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 -- most tasks have no state
+        """Restore a saved state."""

@@ -1,4 +1,4 @@
-"""One class an image."""
+"""Classification: one class per image."""
 
 import torch
 import torch.nn.functional as F
@@ -8,11 +8,11 @@ from madao.tasks.base import EvalResult, Metric, Task
 
 
 class Classification(Task):
-    """Cross-entropy; the error is the part of images that are misclassified. Targets are int64 `[B]`.
+    """Classification by cross-entropy. The error is the fraction of misclassified images. Targets are int64 `[B]`.
 
     Args:
-        classes: How many there are. By default as many as the model has outputs; several processes have to know.
-        label_smoothing: Of the loss, in inner and outer steps alike; what is measured is without.
+        classes: Number of classes. By default the number of the model's outputs. Required with several processes.
+        label_smoothing: Label smoothing of the loss in inner and outer steps. Metrics are without it.
     """
 
     name = "classification"
@@ -21,29 +21,29 @@ class Classification(Task):
         self.classes, self.label_smoothing = classes, label_smoothing
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The cross-entropy of each image."""
+        """Return the cross-entropy of each image."""
         return F.cross_entropy(outputs, targets, reduction="none", label_smoothing=self.label_smoothing)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean cross-entropy, by the one kernel there is for it."""
+        """Return the mean cross-entropy, computed by a single kernel."""
         return F.cross_entropy(outputs, targets, label_smoothing=self.label_smoothing)
 
     def num_errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """How many are misclassified."""
+        """Return the number of misclassified images."""
         return (outputs.argmax(1) != targets).sum()
 
     def measure(self) -> "ClassErrors":
-        """Error and mean per-class error."""
+        """Return a metric of the error and the mean per-class error."""
         return ClassErrors(self.classes)
 
 
 class ClassErrors(Metric):
-    """The error, and beside it the mean over classes of each class's error, which small classes count in as large ones.
+    """A metric of the error and of the mean per-class error, in which small and large classes count equally.
 
     Classes without an image do not count.
 
     Args:
-        classes: How many there are. By default as many as there are outputs.
+        classes: Number of classes. By default the number of outputs.
     """
 
     def __init__(self, classes: int | None = None) -> None:
@@ -51,22 +51,22 @@ class ClassErrors(Metric):
         self._counts = torch.zeros(2, classes or 0, dtype=torch.float64)  # misclassified and all images of each class
 
     def add(self, outputs: Tensor, targets: Tensor) -> None:
-        """Logits and labels."""
+        """Add logits and labels."""
         if not self._counts.shape[1]:
             self._counts = torch.zeros(2, outputs.shape[1], dtype=torch.float64)
         classes = self._counts.shape[1]
         self._loss += float(F.cross_entropy(outputs, targets, reduction="sum").double())
         num_errors = outputs.argmax(1) != targets
-        # One transfer: row 0 of those that are right, row 1 of those that are wrong.
+        # One transfer to the host: row 0 counts right images of each class, row 1 wrong ones.
         found = torch.bincount(targets + classes * num_errors, minlength=2 * classes).reshape(2, classes).cpu()
         self._counts += torch.stack([found[1], found.sum(0)])
 
     def sums(self) -> Tensor:
-        """The loss, and the counts."""
+        """Return the loss and the counts of each class."""
         return torch.cat([torch.tensor([self._loss], dtype=torch.float64), self._counts.flatten()])
 
     def score(self, sums: Tensor) -> EvalResult:
-        """Error, and mean per-class error."""
+        """Compute error and mean per-class error."""
         num_errors, images = sums[1:].reshape(2, -1)
         count = int(images.sum())
         if not count:

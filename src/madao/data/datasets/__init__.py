@@ -1,1 +1,1 @@
-"""Data sets by name, one a file."""
+"""Data sets by name, one per file."""

@@ -1,4 +1,4 @@
-"""A folder of images and a folder of their masks."""
+"""Folders of images with a folder of their masks."""
 
 from pathlib import Path
 
@@ -9,30 +9,30 @@ from torch import Tensor
 
 from madao.data.dataset import Dataset, DatasetRequest
 from madao.data.datasets.folder import SUFFIXES, VALIDATION, named_classes
-from madao.data.decoding import middle
-from madao.data.files import ImageFiles
-from madao.data.images import InMemoryImages
+from madao.data.decoding import centre_square
+from madao.data.image_files import ImageFiles
+from madao.data.in_memory_images import InMemoryImages
 from madao.errors import DataError
+from madao.labels import IGNORED
 
-IGNORED = 255
-"""The class of pixels that do not count."""
-_LAYOUT = "expected <root>/images and <root>/masks, or both under <root>/train, and where there are val and test"
+_LAYOUT = "expected <root>/images and <root>/masks, or both under <root>/train and optionally under val and test"
 
 
-def masks(source: DatasetRequest) -> Dataset:
-    """`root/images/*` and `root/masks/*.png` of the same names; or such folders under `train`, `val` and `test`.
+def masks(request: DatasetRequest) -> Dataset:
+    """Return `root/images/*` with `root/masks/*.png` of the same names, or such folders under train, val and test.
 
-    A mask is a grey or palette PNG whose values are classes from 0 on, 255 where a pixel does not count. `classes.txt`
-    in the root names them, one a line. Images and masks are scaled and cut alike, and live in memory.
+    A mask is a grey or palette PNG. Its values are classes, counted from 0, and 255 for pixels that do not count.
+    `classes.txt` in the root names the classes, one per line. Images and masks are cropped and resized in the same way
+    and held in memory.
     """
-    root = source.root
+    root = request.root
     if not root.is_dir():
-        raise DataError(f"there is no folder {root}; --data.root names the folder that holds images and masks")
+        raise DataError(f"there is no folder {root}; `data.root` must be the folder that holds images and masks")
     split = root / "train" if (root / "train").is_dir() else root
-    train = _pixels(split, source)
+    train = _pixels(split, request)
     validation = next((root / name for name in VALIDATION if split != root and (root / name).is_dir()), None)
     others = {
-        name: None if place is None or not place.is_dir() else _pixels(place, source)
+        name: None if place is None or not place.is_dir() else _pixels(place, request)
         for name, place in (("validation", validation), ("test", root / "test" if split != root else None))
     }
     classes = _classes(root, train)
@@ -43,26 +43,26 @@ def masks(source: DatasetRequest) -> Dataset:
 
 
 def is_mask_folder(root: Path) -> bool:
-    """Whether a folder holds images and masks rather than a folder per class."""
+    """Return whether a folder holds images and masks rather than a folder per class."""
     return any((place / "images").is_dir() and (place / "masks").is_dir() for place in (root, root / "train"))
 
 
-def _pixels(place: Path, source: DatasetRequest) -> InMemoryImages:
+def _pixels(place: Path, request: DatasetRequest) -> InMemoryImages:
     images = place / "images"
     if not images.is_dir() or not (place / "masks").is_dir():
         raise DataError(f"{place} has no folders images and masks; {_LAYOUT}")
     paths = sorted(path for path in images.iterdir() if path.suffix.lower() in SUFFIXES)
     if not paths:
         raise DataError(f"{images} has no image; add some ({' '.join(SUFFIXES)})")
-    side = source.side or 256
-    files = ImageFiles(paths, torch.zeros(len(paths), dtype=torch.int64), side, source.on_error)
+    side = request.side or 256
+    files = ImageFiles(paths, torch.zeros(len(paths), dtype=torch.int64), side, request.on_error)
     pictures, planes = [], []
     for index, path in enumerate(paths):
         picture = files.decoded(index)
         try:
             plane = _decode_mask(place / "masks" / f"{path.stem}.png", path, side)
         except DataError:
-            if source.on_error == "stop":
+            if request.on_error == "stop":
                 raise
             continue
         if picture is not None:
@@ -74,7 +74,7 @@ def _pixels(place: Path, source: DatasetRequest) -> InMemoryImages:
 
 
 def _decode_mask(path: Path, image: Path, side: int) -> Tensor:
-    """One mask as a square, uint8 `[side, side]`, cut as its image is and read at the nearest pixel."""
+    """Decode a mask to a square, uint8 `[side, side]`: cropped as its image, resized to the nearest pixel."""
     from PIL import Image, ImageOps
 
     if not path.is_file():
@@ -82,14 +82,14 @@ def _decode_mask(path: Path, image: Path, side: int) -> Tensor:
     try:
         with Image.open(path) as mask, Image.open(image) as picture:
             if mask.mode not in ("L", "P", "1"):
-                raise ValueError(f"its mode is {mask.mode}, where L or P was expected: one class a pixel")
+                raise ValueError(f"its mode is {mask.mode}; expected L or P, one class per pixel")
             if mask.size != ImageOps.exif_transpose(picture).size:
                 raise ValueError(f"it has {mask.size} pixels, its image {picture.size}")
             plane = torch.from_numpy(np.array(mask).astype(np.uint8))
-    except Exception as error:  # Pillow's readers raise what they stumble on
+    except Exception as error:  # Pillow raises errors of many types
         reason = " ".join(str(error).split())
         raise DataError(f"cannot read {path} as a mask ({reason}); write it as a PNG of classes") from None
-    return F.interpolate(middle(plane[None])[None], size=(side, side), mode="nearest-exact")[0, 0]
+    return F.interpolate(centre_square(plane[None])[None], size=(side, side), mode="nearest-exact")[0, 0]
 
 
 def _classes(root: Path, train: InMemoryImages) -> tuple[str, ...]:
@@ -100,11 +100,11 @@ def _classes(root: Path, train: InMemoryImages) -> tuple[str, ...]:
     return tuple(map(str, range(max(found, default=-1) + 1)))
 
 
-def _check(pixels: InMemoryImages, classes: tuple[str, ...], what: str) -> None:
+def _check(pixels: InMemoryImages, classes: tuple[str, ...], split: str) -> None:
     beyond = [value for value in pixels.targets.unique().tolist() if len(classes) <= value != IGNORED]
     if len(classes) < 2 or beyond:
         value = f"the class {beyond[0]}" if beyond else f"{len(classes)} class"
         raise DataError(
-            f"the {what} masks have {value}, where there are {len(classes)} classes ({', '.join(classes[:4])}); two or "
-            f"more are needed, from 0 on, and {IGNORED} is what does not count; see classes.txt"
+            f"the {split} masks have {value}, but there are {len(classes)} classes ({', '.join(classes[:4])}); "
+            f"expected two or more, counted from 0, and {IGNORED} for pixels that do not count; list all in classes.txt"
         )

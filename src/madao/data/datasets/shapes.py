@@ -1,4 +1,4 @@
-"""Bars and discs on a textured ground, with their masks: drawn, so that there is nothing to download."""
+"""Drawn bars and discs on a textured ground, with their masks. Nothing is downloaded."""
 
 import torch
 import torch.nn.functional as F
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from madao.data.dataset import Dataset, DatasetRequest
 from madao.data.datasets.synthetic_shift import SHIFTS, plant, plant_masks
-from madao.data.images import InMemoryImages
+from madao.data.in_memory_images import InMemoryImages
 from madao.errors import DataError
 
 CLASSES = ("ground", "level bar", "upright bar", "disc")
@@ -14,34 +14,34 @@ _SIDE = 24
 _OBJECTS = 2
 
 
-def shapes(source: DatasetRequest) -> Dataset:
-    """Grey images of 24 × 24 pixels with two shapes each: 600 to learn from, 400 each to choose and to be measured by.
+def shapes(request: DatasetRequest) -> Dataset:
+    """Draw 600 training, 400 validation and 400 test images: grey, 24 × 24 pixels, with two shapes each.
 
-    Which class a bar is depends on how it lies. `source.planted` moves validation and test images, and their masks with
-    them, and leaves the training images as they are, so that the operation which a policy should find is known.
+    Level and upright bars are different classes. `request.shift` moves only the validation and test images with their
+    masks, so that the best operation is known beforehand.
     """
-    if source.planted not in SHIFTS:
-        raise DataError(f"--data.shift must be one of {', '.join(SHIFTS)}, got {source.planted!r}")
+    if request.shift not in SHIFTS:
+        raise DataError(f"`data.shift` must be one of {', '.join(SHIFTS)}, got {request.shift!r}")
     generator = torch.Generator().manual_seed(0)
 
     def drawn(count: int, shift: str, seed: int) -> InMemoryImages:
         images, masks = _draw(count, generator)
         labels = torch.zeros(count, dtype=torch.int64)
         moved = InMemoryImages(plant(images, labels, shift, seed), labels, plant_masks(masks, shift, seed))
-        return moved.resized(source.side)
+        return moved.resized(request.side)
 
     return Dataset(
         name="shapes",
         classes=CLASSES,
         train=drawn(600, "none", 0),
-        validation=drawn(400, source.planted, 1),
-        test=drawn(400, source.planted, 2),
+        validation=drawn(400, request.shift, 1),
+        test=drawn(400, request.shift, 2),
         flip=False,
     )
 
 
 def _draw(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Images, uint8 `[N, 1, H, W]`, and masks, uint8 `[N, H, W]`."""
+    """Draw images, uint8 `[N, 1, H, W]`, and their masks, uint8 `[N, H, W]`."""
 
     def uniform(low: float, high: float, *shape: int) -> Tensor:
         return low + (high - low) * torch.rand(count, *shape, generator=generator)

@@ -1,4 +1,4 @@
-"""A shift planted between training and validation images, so that the best augmentation is known beforehand."""
+"""Synthetic shifts between training and validation images, for which the best augmentation is known beforehand."""
 
 import math
 from collections.abc import Callable
@@ -6,6 +6,8 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from madao.labels import IGNORED
 
 
 def _warp(images: Tensor, matrix: Tensor) -> Tensor:
@@ -36,7 +38,7 @@ def _shearing(strength: Tensor) -> Tensor:
 
 
 _MATRICES: dict[str, Callable[[Tensor], Tensor]] = {"rotate": _rotation, "translate": _translation, "shear": _shearing}
-"""Of the shifts that move pixels: from the strengths to where each image is read."""
+"""For the shifts that move pixels: the function from strengths to the matrices that images are read through."""
 
 
 def _brightness(images: Tensor, strength: Tensor) -> Tensor:
@@ -60,25 +62,24 @@ SHIFTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "invert": _invert,
     "none": lambda images, _: images,
 }
-"""By name: rotation to ±30°, translation to ±25 % of each side, shear to ±0.5, brightness by a factor of 0.2 to
-1.8, every second image inverted."""
+"""By name: rotation to ±30°, translation to ±25 % of each side, shear to ±0.5, brightness by a factor of 0.2 to 1.8,
+inversion of every second image."""
 
 _TWO = SHIFTS["rotate"], _strong_brightness
-"""Rotation to ±30°, and brightness by a factor of 0.1 to 0.4 or 1.6 to 1.9. Weaker ones are soon learned from any
-policy, and rotation is all that is left to gain."""
+"""Rotation to ±30°, and brightness by a factor of 0.1 to 0.4 or 1.6 to 1.9. Models soon learn weaker factors under any
+policy, which would leave only rotation to gain from."""
 
 BY_CLASS = "rotate-or-brightness"
-"""The first shift is that of digits 0 to 4, the second that of digits 5 to 9."""
+"""Rotation of digits 0 to 4, and brightness of digits 5 to 9."""
 
 HALVES = ("0", "1", "2", "3", "4"), ("5", "6", "7", "8", "9")
-"""The classes of each of them."""
+"""The classes of either half of `BY_CLASS`."""
 
 BY_TONE = "by-tone"
-"""Every second digit, of training too, is dark on light. The first shift is that of light digits, the second that of
-dark ones, whichever digit it is."""
+"""Rotation of light digits, and brightness of dark ones. Every second digit, of training too, is dark on light."""
 
 PLANTED = (*SHIFTS, BY_CLASS, BY_TONE)
-"""Every name."""
+"""The names of all shifts."""
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "rotate": ("Rotate",),
@@ -90,22 +91,22 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     BY_TONE: ("Rotate", "Brightness"),
     "none": (),
 }
-"""The operations that undo each shift: what a policy should find."""
+"""The operations that imitate each shift, which a policy should find."""
 
 
 def dark_on_light(images: Tensor) -> Tensor:
-    """Which images, uint8 `[N, C, H, W]`, are dark on light, `[N]`: light as a whole."""
+    """Return which images, uint8 `[N, C, H, W]`, are dark on light, `[N]`: those with a mean above the middle."""
     return images.float().mean((1, 2, 3)) > 127.5
 
 
 def plant(images: Tensor, labels: Tensor, shift: str, seed: int) -> Tensor:
-    """Move each image by its own strength, even in [−1, 1].
+    """Apply a shift to images. Each image draws its strength uniformly from [−1, 1].
 
     Args:
         images: uint8 `[N, C, H, W]`.
-        labels: Which digit each is, `[N]`.
+        labels: Label of each image, `[N]`. Only `BY_CLASS` reads them.
         shift: A name in `PLANTED`.
-        seed: Which strengths.
+        seed: Seed of the strengths.
     """
     strength = _strengths(len(images), seed)
     shifts = (SHIFTS[shift],) if shift in SHIFTS else _TWO
@@ -114,15 +115,15 @@ def plant(images: Tensor, labels: Tensor, shift: str, seed: int) -> Tensor:
     return (torch.where(second.reshape(-1, 1, 1, 1), moved[-1], moved[0]) * 255).round().to(torch.uint8)
 
 
-def plant_masks(masks: Tensor, shift: str, seed: int, outside: int = 255) -> Tensor:
+def plant_masks(masks: Tensor, shift: str, seed: int) -> Tensor:
     """Move masks `[N, H, W]` as `plant` moves their images, to the nearest pixel."""
     if shift not in _MATRICES:
         return masks
-    planes = masks[:, None].float() + 1  # for what comes from outside is 0
+    planes = masks[:, None].float() + 1  # since 0 means outside of the image
     matrix = _MATRICES[shift](_strengths(len(masks), seed))
     grid = F.affine_grid(matrix, list(planes.shape), align_corners=False)
     read = F.grid_sample(planes, grid, mode="nearest", padding_mode="zeros", align_corners=False)[:, 0]
-    return torch.where(read == 0, outside, read - 1).to(masks.dtype)
+    return torch.where(read == 0, IGNORED, read - 1).to(masks.dtype)
 
 
 def _strengths(count: int, seed: int) -> Tensor:

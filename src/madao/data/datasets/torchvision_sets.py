@@ -1,4 +1,4 @@
-"""Public data sets, where and as torchvision keeps them on disk."""
+"""Public data sets in the places and formats of torchvision."""
 
 import http.client
 import pickle
@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from madao.data.dataset import Dataset, DatasetRequest
-from madao.data.files import ImageFiles
-from madao.data.images import InMemoryImages
+from madao.data.image_files import ImageFiles
+from madao.data.in_memory_images import InMemoryImages
 from madao.errors import DataError, DatasetNotFoundError
 
-# What torchvision lets through when files are missing, incomplete or cannot be fetched; URLError is an OSError.
+# Errors that torchvision raises if files are missing, incomplete or cannot be downloaded. URLError is an OSError.
 _FAILURES = (
     RuntimeError,
     OSError,
@@ -27,67 +27,67 @@ _FAILURES = (
 )
 
 
-def cifar10(source: DatasetRequest) -> Dataset:
-    """Ten classes of 32 × 32 photographs."""
-    return _cifar("cifar10", "CIFAR10", source)
+def cifar10(request: DatasetRequest) -> Dataset:
+    """Return CIFAR-10: ten classes of 32 × 32 photographs."""
+    return _cifar("cifar10", "CIFAR10", request)
 
 
-def cifar100(source: DatasetRequest) -> Dataset:
-    """A hundred classes of 32 × 32 photographs."""
-    return _cifar("cifar100", "CIFAR100", source)
+def cifar100(request: DatasetRequest) -> Dataset:
+    """Return CIFAR-100: a hundred classes of 32 × 32 photographs."""
+    return _cifar("cifar100", "CIFAR100", request)
 
 
-def svhn(source: DatasetRequest) -> Dataset:
-    """House numbers, 32 × 32, without the extra images."""
-    train, test = (_open("svhn", "SVHN", source, split=split) for split in ("train", "test"))
+def svhn(request: DatasetRequest) -> Dataset:
+    """Return SVHN: house numbers, 32 × 32, without the extra images."""
+    train, test = (_open("svhn", "SVHN", request, split=split) for split in ("train", "test"))
     return Dataset(
         name="svhn",
         classes=tuple("0123456789"),
-        train=_pixels(train.data, train.labels, source),
+        train=_pixels(train.data, train.labels, request),
         validation=None,
-        test=_pixels(test.data, test.labels, source),
+        test=_pixels(test.data, test.labels, request),
         flip=False,
     )
 
 
-def imagenet(source: DatasetRequest) -> Dataset:
-    """A thousand classes; the official validation images are the test split."""
+def imagenet(request: DatasetRequest) -> Dataset:
+    """Return ImageNet: a thousand classes. Its official validation images are the test split."""
     archives = "ILSVRC2012_devkit_t12.tar.gz, ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar of image-net.org"
-    return _files("imagenet", "ImageNet", source, train=("train",), test="val", by_hand=archives)
+    return _files("imagenet", "ImageNet", request, train=("train",), test="val", by_hand=archives)
 
 
-def flowers102(source: DatasetRequest) -> Dataset:
-    """102 kinds of flowers; the official training and validation images together are the training split."""
-    return _files("flowers102", "Flowers102", source, train=("train", "val"), test="test")
+def flowers102(request: DatasetRequest) -> Dataset:
+    """Return 102 kinds of flowers. The official training and validation images together are the training split."""
+    return _files("flowers102", "Flowers102", request, train=("train", "val"), test="test")
 
 
-def oxford_pets(source: DatasetRequest) -> Dataset:
-    """37 breeds of cats and dogs."""
-    return _files("oxford-pets", "OxfordIIITPet", source, train=("trainval",), test="test")
+def oxford_pets(request: DatasetRequest) -> Dataset:
+    """Return 37 breeds of cats and dogs."""
+    return _files("oxford-pets", "OxfordIIITPet", request, train=("trainval",), test="test")
 
 
-def fgvc_aircraft(source: DatasetRequest) -> Dataset:
-    """Aircraft in 70 families."""
-    return _files("fgvc-aircraft", "FGVCAircraft", source, train=("trainval",), test="test", annotation_level="family")
+def fgvc_aircraft(request: DatasetRequest) -> Dataset:
+    """Return aircraft in 70 families."""
+    return _files("fgvc-aircraft", "FGVCAircraft", request, train=("trainval",), test="test", annotation_level="family")
 
 
-def stanford_cars(source: DatasetRequest) -> Dataset:
-    """196 models of cars."""
+def stanford_cars(request: DatasetRequest) -> Dataset:
+    """Return 196 models of cars."""
     parts = (
         "stanford_cars/ with cars_train/, cars_test/, cars_test_annos_withlabels.mat and devkit/, which holds "
         "cars_meta.mat and cars_train_annos.mat,"
     )
-    return _files("stanford-cars", "StanfordCars", source, train=("train",), test="test", by_hand=parts)
+    return _files("stanford-cars", "StanfordCars", request, train=("train",), test="test", by_hand=parts)
 
 
-def _cifar(name: str, kind: str, source: DatasetRequest) -> Dataset:
-    train, test = (_open(name, kind, source, train=train) for train in (True, False))
+def _cifar(name: str, kind: str, request: DatasetRequest) -> Dataset:
+    train, test = (_open(name, kind, request, train=train) for train in (True, False))
     return Dataset(
         name=name,
         classes=tuple(train.classes),
-        train=_pixels(train.data.transpose(0, 3, 1, 2), train.targets, source),
+        train=_pixels(train.data.transpose(0, 3, 1, 2), train.targets, request),
         validation=None,
-        test=_pixels(test.data.transpose(0, 3, 1, 2), test.targets, source),
+        test=_pixels(test.data.transpose(0, 3, 1, 2), test.targets, request),
         flip=True,
     )
 
@@ -95,39 +95,39 @@ def _cifar(name: str, kind: str, source: DatasetRequest) -> Dataset:
 def _files(
     name: str,
     kind: str,
-    source: DatasetRequest,
+    request: DatasetRequest,
     train: tuple[str, ...],
     test: str,
     by_hand: str | None = None,
     **options: str,
 ) -> Dataset:
-    """Splits of which torchvision only says what lies where.
+    """Return a data set whose images torchvision keeps in files.
 
     Args:
-        name: On the command line.
-        kind: The class of torchvision.
-        source: How it was asked for.
+        name: Name of the data set in configurations.
+        kind: Name of torchvision's class.
+        request: The request for the data set.
         train: torchvision's splits that make up the training split.
         test: torchvision's split that is the test split.
-        by_hand: What has to be put into the root, where torchvision cannot download.
-        options: For the class of torchvision.
+        by_hand: Files that users have to put into the root, if torchvision cannot download them.
+        options: Arguments of torchvision's class.
     """
-    parts = [_open(name, kind, source, by_hand, split=split, **options) for split in (*train, test)]
-    if len({tuple(getattr(part, "wnids", ())) for part in parts}) > 1:  # ImageNet's labels count the folders it finds
-        raise DataError(f"train and {test} in {source.root} have different class folders; extract the archives again")
-    # ImageNet gives each class a tuple of synonyms.
+    parts = [_open(name, kind, request, by_hand, split=split, **options) for split in (*train, test)]
+    if len({tuple(getattr(part, "wnids", ())) for part in parts}) > 1:  # ImageNet numbers the folders it finds
+        raise DataError(f"train and {test} in {request.root} have different class folders; extract the archives again")
+    # In ImageNet each class is a tuple of synonyms.
     classes = tuple(str(entry if isinstance(entry, str) else entry[0]) for entry in parts[0].classes)
 
     def files(parts: list[Any]) -> ImageFiles:
         samples = [sample for part in parts for sample in _listed(part)]
         labels = torch.tensor([label for _, label in samples], dtype=torch.int64)
-        return ImageFiles([path for path, _ in samples], labels, source.side or 256, source.on_error)
+        return ImageFiles([path for path, _ in samples], labels, request.side or 256, request.on_error)
 
     return Dataset(name, classes, train=files(parts[:-1]), validation=None, test=files(parts[-1:]), flip=True)
 
 
 def _listed(part: Any) -> list[tuple[Path, int]]:
-    """Files and labels, which torchvision's classes keep under four different names."""
+    """Return files and labels. torchvision keeps them under four different names."""
     samples = getattr(part, "samples", None) or getattr(part, "_samples", None)
     if samples is None:
         files = getattr(part, "_image_files", None) or part._images
@@ -135,27 +135,27 @@ def _listed(part: Any) -> list[tuple[Path, int]]:
     return [(Path(path), int(label)) for path, label in samples]
 
 
-def _pixels(images: Any, labels: Any, source: DatasetRequest) -> InMemoryImages:
+def _pixels(images: Any, labels: Any, request: DatasetRequest) -> InMemoryImages:
     pixels = torch.from_numpy(np.ascontiguousarray(images))
-    return InMemoryImages(pixels, torch.as_tensor(labels, dtype=torch.int64)).resized(source.side)
+    return InMemoryImages(pixels, torch.as_tensor(labels, dtype=torch.int64)).resized(request.side)
 
 
-def _open(name: str, kind: str, source: DatasetRequest, by_hand: str | None = None, **options: Any) -> Any:
-    """One of torchvision's data sets, its errors in our words."""
+def _open(name: str, kind: str, request: DatasetRequest, by_hand: str | None = None, **options: Any) -> Any:
+    """Open a data set of torchvision. Its errors become DataErrors that name the remedy."""
     try:
         from torchvision import datasets
 
-        download = {} if by_hand else {"download": source.download}
-        return getattr(datasets, kind)(source.root, **options, **download)
+        download = {} if by_hand else {"download": request.download}
+        return getattr(datasets, kind)(request.root, **options, **download)
     except ImportError as error:
         raise DataError(f"{name} needs the package {error.name}: pip install {error.name}") from None
     except _FAILURES as error:
-        # "Dataset not found. You can use download=True" is for torchvision's callers; an OSError names the file.
+        # A RuntimeError says "use download=True", for callers of torchvision. Other errors name a file.
         reason = "" if isinstance(error, RuntimeError) else f" ({' '.join(str(error).split())})"
         if by_hand:
             remedy = f"torchvision cannot download it: put {by_hand} there"
-        elif not source.download:
-            remedy = "--data.download true fetches it"
+        elif not request.download:
+            remedy = "download it with `data.download=true`"
         else:
-            remedy = "downloading it failed: check the network, remove what came of it and try again"
-        raise DatasetNotFoundError(f"found no complete {name} in {source.root}{reason}; {remedy}") from None
+            remedy = "the download failed: check the network, remove incomplete files and try again"
+        raise DatasetNotFoundError(f"found no complete {name} in {request.root}{reason}; {remedy}") from None

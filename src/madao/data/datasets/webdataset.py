@@ -1,4 +1,4 @@
-"""Shards in the layout of WebDataset: tar files of images and labels."""
+"""Shards in the format of WebDataset: tar files of images and labels."""
 
 import itertools
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from madao.data.dataset import Dataset, DatasetRequest
 from madao.data.datasets.folder import CLASSES, VALIDATION, named_classes
-from madao.data.shardindex import index_shard
+from madao.data.shard_index import index_shard
 from madao.data.shards import Shards
 from madao.errors import DataError
 
@@ -20,25 +20,26 @@ _WORD = re.compile(rf"(?:^|[^a-z])({'|'.join(_SPLITS)})(?:[^a-z]|$)")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _LAYOUT = (
-    "expected <root>/train-000.tar … or <root>/train/*.tar, and the same for val and test where there are; or the "
-    "shards as 'train-{000..146}.tar'"
+    "expected <root>/train-000.tar … or <root>/train/*.tar, and optionally the same for val and test; or the shards "
+    "as 'train-{000..146}.tar'"
 )
 
 
-def webdataset(source: DatasetRequest) -> Dataset:
-    """Shards of samples: `key.jpg` (or another image) and `key.cls`, a number, or `key.json` with a `label`.
+def webdataset(request: DatasetRequest) -> Dataset:
+    """Return the images of shards. A sample is `key.jpg` (or another image) and `key.cls` or `key.json`.
 
-    `root/train-*.tar` or `root/train/*.tar`, and where there are the same for val and test (or training, validation,
-    testing); shards whose names differ by numbers alone, and name no split, are all of train. Names of classes in
-    `root/classes.txt`, one a line, otherwise they are numbered. Or root is the training shards: one file, or several
-    as `{000..146}` and `{a,b}` say.
+    `key.cls` holds the number of the class. `key.json` holds it under `label`. Shards of the training images are
+    `root/train-*.tar` or `root/train/*.tar`, and the same for val and test; training, validation and testing are known
+    too. If no name contains a split, and names differ only in numbers, all shards belong to train. Alternatively,
+    `root` is one training shard or a pattern such as `{000..146}` or `{a,b}`. `classes.txt` beside the shards names the
+    classes, one per line. Otherwise they are numbered.
     """
-    shards, home = _shards(source.root)
+    shards, home = _shards(request.root)
     found: dict[str, Shards] = {}
     for split, paths in shards.items():
-        images = Shards([index_shard(path) for path in paths], source.side or 256, source.on_error)
+        images = Shards([index_shard(path) for path in paths], request.side or 256, request.on_error)
         if not len(images):
-            raise DataError(f"there is no sample in the {len(paths)} shards of {split} in {home}; {_LAYOUT}")
+            raise DataError(f"the {len(paths)} shards of {split} in {home} have no sample; {_LAYOUT}")
         found[split] = images
     listed = named_classes(home)
     classes = tuple(map(str, range(int(found["train"].labels.max()) + 1))) if listed is None else listed
@@ -50,13 +51,13 @@ def webdataset(source: DatasetRequest) -> Dataset:
         if images.labels[worst] >= len(classes):
             raise DataError(
                 f"{images.name(worst)} has the label {int(images.labels[worst])}, but {known} classes, the last one "
-                f"{len(classes) - 1}; mend the label, or the list of classes"
+                f"{len(classes) - 1}; correct the label or the list of classes"
             )
     return Dataset("webdataset", classes, found["train"], found.get("val"), found.get("test"), flip=True)
 
 
 def _shards(root: Path) -> tuple[dict[str, list[Path]], Path]:
-    """The shards of each split, and the folder where they lie."""
+    """Return the shards of each split, and their folder."""
     if not root.is_dir():
         paths = [Path(name) for name in _expanded(str(root))]
         missing = [path for path in paths if not path.is_file()]
@@ -73,25 +74,25 @@ def _shards(root: Path) -> tuple[dict[str, list[Path]], Path]:
         else:
             strange.append(path)
     if not found and strange and all(path.parent == root for path in strange):
-        series = {re.sub(r"\d+", "", path.stem): path.name for path in reversed(strange)}  # the first of each
+        series = {re.sub(r"\d+", "", path.stem): path.name for path in reversed(strange)}  # first shard of each
         if len(series) > 1:
             names = sorted(series.values())
             rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise DataError(
-                f"{root} has shards of several names, {' and '.join(names[:3])}{rest}, and they do not say which are "
-                f"of train, val or test; rename them, or put them into folders; {_LAYOUT}"
+                f"{root} has shards of several names, {' and '.join(names[:3])}{rest}, without train, val or test in "
+                f"them; rename them, or put them into folders; {_LAYOUT}"
             )
         return {"train": strange}, root
     if "train" not in found:
         have = " and ".join([*found, *(str(path.relative_to(root)) for path in strange[:1])])
         raise DataError(f"{root} has {f'{have} but no train' if have else 'no .tar file'}; {_LAYOUT}")
     if strange:
-        raise DataError(f"{strange[0]} does not say whether it is of train, val or test; rename or remove it")
+        raise DataError(f"the name of {strange[0]} has no train, val or test in it; rename or remove it")
     return found, root
 
 
 def _expanded(text: str) -> Sequence[str]:
-    """Names with braces as a shell would give them: `{000..146}` counts, `{a,b}` lists."""
+    """Expand braces as a shell does: `{000..146}` counts, `{a,b}` lists."""
     match = _BRACES.search(text)
     if match is None:
         return [text]

@@ -1,0 +1,111 @@
+"""Old names of settings and methods are read wherever settings come from."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from madao.cli.train import read_config
+from madao.config.aliases import METHODS, SETTINGS, current_record
+from madao.config.train_config import TrainConfig, from_dict, to_dict
+from madao.experiments.compare_config import read_plan
+from madao.experiments.table import cell_path, read_cells
+from madao.report.run import read_run
+from tests.helpers.run_directories import write_run
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+
+# A value other than the default.
+VALUES: dict[str, Any] = {
+    "augment.condition": "image",
+    "augment.start": 0.25,
+    "augment.variation": 0.5,
+    "augment.without": ["Invert"],
+    "data.images": 40,
+    "data.memory": 3.0,
+    "data.planted": "shear",
+    "data.validation": 0.25,
+    "outer.memory": 5,
+    "outer.mode": "train",
+    "outer.pull": 0.5,
+    "task.splits": 2,
+    "test_with": "best",
+}
+
+
+def value(config: TrainConfig, name: str) -> Any:
+    found: Any = to_dict(config)
+    for part in name.split("."):
+        found = found[part]
+    return found
+
+
+def nested(name: str, given: Any) -> dict[str, Any]:
+    section, _, inner = name.partition(".")
+    return {section: {inner: given}} if inner else {section: given}
+
+
+def test_there_is_a_value_to_try_each_alias_with() -> None:
+    assert VALUES.keys() == SETTINGS.keys()
+
+
+@pytest.mark.parametrize("old", SETTINGS)
+def test_an_old_name_is_read_from_every_place_that_settings_come_from(old: str, tmp_path: Path) -> None:
+    now, given = SETTINGS[old], VALUES[old]
+    assert value(TrainConfig(), now) != given
+    file, variants = tmp_path / "settings.yaml", tmp_path / "variants.yaml"
+    file.write_text(yaml.safe_dump(nested(old, given)))
+    variants.write_text(yaml.safe_dump({"mine": {old: given}}))
+    word = given if isinstance(given, str) else json.dumps(given)
+    found = {
+        "a config.yaml": from_dict(nested(old, given)),
+        "--config": read_config(["--config", str(file)]),
+        "a flag": read_config([f"--{old}={word}"]),
+        "a flag and a word": read_config([f"--{old}", word]),
+        "--variants": read_plan(["--methods", "mine", "--variants", str(variants)]).methods["mine"],
+    }
+    assert {place: value(config, now) for place, config in found.items()} == dict.fromkeys(found, given)
+
+
+@pytest.mark.parametrize(("old", "now"), METHODS.items())
+def test_an_old_method_is_the_one_of_today(old: str, now: str, tmp_path: Path) -> None:
+    variants = tmp_path / "variants.yaml"
+    variants.write_text(f"mine: {{augment.method: {old}}}\n")
+    assert from_dict({"augment": {"method": old}}).augment.method == now
+    assert read_config(["--augment.method", old]).augment.method == now
+    plan = read_plan(["--methods", f"{old},mine", "--variants", str(variants)])
+    assert {name: config.augment.method for name, config in plan.methods.items()} == {now: now, "mine": now}
+
+
+def test_a_run_under_old_names_is_shown_under_those_of_today(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", "base")
+    (path / "config.yaml").write_text("augment: {method: standard, start: 0.2}\ntest_with: best\n")
+    run = read_run(path)
+    assert run.method == "base"
+    assert (run.setting("augment.init_magnitude"), run.setting("eval_checkpoint")) == (0.2, "best")
+
+
+@pytest.mark.parametrize(("old", "now"), METHODS.items())
+def test_the_cells_of_an_older_comparison_are_found(old: str, now: str, tmp_path: Path) -> None:
+    write_run(tmp_path / old / "0", now)
+    assert cell_path(tmp_path, now, 1) == tmp_path / old / "1"
+    for methods in (None, [now]):
+        assert read_cells(tmp_path, methods)[now][0].path == tmp_path / old / "0"
+
+
+def test_published_records_are_read_under_the_names_of_today() -> None:
+    paths = [*RESULTS.glob("paper-*.json"), RESULTS / "moco-cifar10.json"]
+    assert len(paths) >= 7
+    for path in paths:
+        before = json.loads(path.read_text())
+        found = current_record(before)
+        assert found["command"] == before["command"]
+        for name, cell in found["cells"].items():
+            settings = {**found["settings"], **cell["settings"]}
+            assert not {*settings} & {*SETTINGS}
+            assert settings["augment.method"] not in METHODS
+            assert name.split(" ")[0] not in METHODS
+        assert {name.split(" ")[0] for name in found["cells"]} >= {"base"}
+        assert len(found["cells"]) == len(before["cells"])
