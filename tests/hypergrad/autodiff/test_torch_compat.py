@@ -76,7 +76,7 @@ def test_functions_are_replaced_where_a_layer_of_torch_calls_them() -> None:
         calls.append("attention")
         return query + 0 * (key + value)
 
-    replacements = {F.dropout: dropout, F.scaled_dot_product_attention: attention}
+    replacements: dict[Any, Any] = {F.dropout: dropout, F.scaled_dot_product_attention: attention}
     images = torch.rand(2, 3, 8)
     with torch_compat.Replaced(replacements):
         layer.train()(images)

@@ -45,7 +45,7 @@ _NORMS = ("_batch_norm", "_layer_norm", "_group_norm", "_rms_norm")
 """Parts of the names of torch's own norms. A graph in which `norms.py` replaces them contains none."""
 
 
-_DEFINITIONS = {
+_DEFINITIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.batch_norm: norms.batch_norm,
     F.layer_norm: norms.layer_norm,
     F.rms_norm: norms.rms_norm,

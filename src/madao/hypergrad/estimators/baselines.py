@@ -95,7 +95,7 @@ class SameExample:
         if batch.draws < 2 or len(batch.influence) % batch.draws:
             raise ValueError(
                 f"the baseline SameExample needs at least two draws of every example, got {batch.draws} for "
-                f"{len(batch.influence)} rows; set `draws` of Problem or PolicyOptimizer"
+                f"{len(batch.influence)} rows; set `draws` of Problem or ComputeOptions"
             )
         groups = batch.influence.reshape(-1, batch.draws)
         others = (groups.sum(1, keepdim=True) - groups) / (batch.draws - 1)
