@@ -18,8 +18,8 @@ from madao.training.run.directory import run_directory
 from madao.training.trainer import Trainer
 from tests.helpers.conditional import TRAIN, build
 from tests.helpers.outer_steps import VALIDATION
+from tests.helpers.policies import inverting_dark
 from tests.helpers.training import assert_resumes, built, settings, splits, trained
-from tests.policy.conditional.test_image_conditional import inverting_dark
 
 
 def by_image(out: Path, **changes: Any) -> TrainConfig:

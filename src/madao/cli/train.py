@@ -141,7 +141,7 @@ def summary(result: Result, alike_by_choice: bool = False, unlearned: str | None
     Args:
         result: Of the run.
         alike_by_choice: Whether which operations are chosen was not to be learned.
-        unlearned: Why the policy is as it started, where it was to learn.
+        unlearned: The reason why a policy that should learn did not change.
     """
     measured = {"test": result.test_error, "validation": result.validation_error}
     known = {split: error for split, error in measured.items() if error is not None}
@@ -149,7 +149,7 @@ def summary(result: Result, alike_by_choice: bool = False, unlearned: str | None
     lacking = "; there is no test set" if result.test_error is None else ""
     lines = [f"{errors or 'trained, and nothing measured'} (epoch {result.epoch}{lacking})"]
     if unlearned is not None:
-        lines.append(f"the policy is as it started: {unlearned}")
+        lines.append(with_flags(f"the policy did not change: {unlearned}"))
     elif result.policy and alike_by_choice:
         lines.append("the policy chooses all alike, as asked, and has learned how often and how strongly")
     elif result.policy and not preferred(result.policy.values()):
