@@ -125,33 +125,6 @@ def test_the_shared_gradient_is_the_sum_of_the_classes(estimator: Estimator) -> 
         torch.testing.assert_close(found[f"{kind}_logits"], total)
 
 
-def test_the_prior_adds_the_gradient_of_its_quadratic() -> None:
-    policy = some_classes(shrinkage=0.3)
-    gradients = {name: torch.randn(p.shape, generator=seeded(len(name))) for name, p in policy.named_parameters()}
-    found = policy.with_prior(gradients)
-    assert list(found) == list(gradients)
-    for name, parameter in policy.named_parameters():
-        if not name.endswith("_deviations"):
-            assert torch.equal(found[name], gradients[name])
-            continue
-        typical = gradients[name].square().mean().sqrt()
-        (expected,) = torch.autograd.grad(0.5 * 0.3 * typical * parameter.square().sum(), parameter)
-        torch.testing.assert_close(found[name], gradients[name] + expected)
-        assert expected.abs().max() > 0.1
-    free = some_classes(shrinkage=0.0)
-    for name, gradient in free.with_prior(gradients).items():
-        assert torch.equal(gradient, gradients[name])
-
-
-def test_the_prior_does_not_mind_the_scale_of_the_loss() -> None:
-    policy = some_classes()
-    gradients = {name: torch.randn(p.shape, generator=seeded()) for name, p in policy.named_parameters()}
-    plain = policy.with_prior(gradients)
-    scaled = policy.with_prior({name: 1000 * gradient for name, gradient in gradients.items()})
-    for name, gradient in plain.items():
-        torch.testing.assert_close(scaled[name], 1000 * gradient)
-
-
 def test_a_spec_holds_every_class_and_gives_them_back(tmp_path: Path) -> None:
     policy = some_classes(fill=0.25)
     spec = policy.spec()

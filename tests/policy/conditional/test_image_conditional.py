@@ -165,16 +165,6 @@ def test_the_gradient_of_outputs_is_that_of_each_images_logits_by_its_hidden_uni
         torch.testing.assert_close(gradient, expected[name], rtol=1e-3, atol=1e-4 * gradient.abs().max().item())
 
 
-def test_the_prior_is_that_of_classes() -> None:
-    policy = looking(shrinkage=0.3)
-    gradients = {name: torch.randn(p.shape, generator=seeded(len(name))) for name, p in policy.named_parameters()}
-    found = policy.with_prior(gradients)
-    assert list(found) == list(gradients)
-    for name, parameter in policy.named_parameters():
-        pull = 0.3 * gradients[name].square().mean().sqrt() * parameter if name.endswith("_outputs") else 0.0
-        torch.testing.assert_close(found[name], gradients[name] + pull)
-
-
 def test_a_spec_holds_the_network_and_gives_it_back(tmp_path: Path) -> None:
     policy = looking(fill=0.25)
     spec, path = policy.spec(), tmp_path / "policy.json"
