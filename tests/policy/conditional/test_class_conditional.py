@@ -11,8 +11,7 @@ from scipy import stats
 
 from madao import BaseAugmentation, ClassPolicy, Policy, PolicySpec, load_policy
 from madao.errors import PolicyFileError
-from madao.hypergrad import Identity, Influence, NoBaseline, Problem, Relaxed, hypergradient
-from madao.hypergrad.estimators.estimators import Estimator
+from madao.hypergrad import Estimator, Identity, Influence, NoBaseline, Problem, Relaxed, hypergradient
 from madao.policy import FrozenPolicy
 from tests.helpers.policies import fields, scattered, seeded
 

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from madao import BaseAugmentation, ClassPolicy, Draw, ImagePolicy, Policy, PolicySpec, load_policy
 from madao.errors import PolicyFileError
-from madao.hypergrad import Identity, Influence, NoBaseline, Problem, Relaxed, hypergradient
-from madao.hypergrad.estimators.estimators import Estimator
+from madao.hypergrad import Estimator, Identity, Influence, NoBaseline, Problem, Relaxed, hypergradient
 from madao.policy import FrozenPolicy
 from madao.policy.conditional.features import CENTRES, NAMES, features
 from madao.policy.conditional.network import Network
