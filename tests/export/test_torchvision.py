@@ -111,7 +111,7 @@ def test_an_operation_of_ones_own_moves_images_but_nothing_beside_them() -> None
         PolicyTransform(with_swirl(1e-9))(tv_tensors.Image(image), tv_tensors.Mask(torch.zeros(5, 6)))
 
 
-def test_it_stands_in_a_pipeline_and_prints() -> None:
+def test_the_transform_works_in_a_pipeline_and_prints() -> None:
     transform = PolicyTransform(uneven())
     pipeline = v2.Compose([v2.RandomHorizontalFlip(), transform, v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
     image, label = pipeline(Image.fromarray(noise(16, 20, 3).numpy()), 3)

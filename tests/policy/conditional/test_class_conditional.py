@@ -1,4 +1,4 @@
-"""A policy for each class: one law with the policy for all, and each class its own part of it."""
+"""Policies with numbers for each class, compared with unconditional policies."""
 
 import dataclasses
 import itertools
@@ -146,7 +146,7 @@ def test_a_spec_holds_every_class_and_gives_them_back(tmp_path: Path) -> None:
     assert loaded(IMAGES, LABELS).shape == IMAGES.shape
 
 
-def test_files_with_classes_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_classes_are_refused(tmp_path: Path) -> None:
     text = ClassPolicy(2, 1, operations=["Invert", "Rotate"]).spec().dumps()
     for old, new, message in (
         ('"version": 2', '"version": 1', "the file: unknown field 'classes'"),
@@ -177,7 +177,7 @@ def test_files_with_classes_that_cannot_be(tmp_path: Path) -> None:
         Policy().spec().of_class("owl")
 
 
-def test_labels_that_will_not_do() -> None:
+def test_labels_that_do_not_fit_are_refused() -> None:
     policy = ClassPolicy(["cat", "dog", "owl"])
     with pytest.raises(ValueError, match=r"needs the images' labels; give policy\(images, labels\)"):
         policy(IMAGES)
