@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -171,3 +171,15 @@ def _tells(config: TrainConfig, name: str, jobs: int, channel: Connection, first
 def _fails(config: TrainConfig, name: str, jobs: int, channel: Connection, first: bool) -> None:
     channel.send(name)
     sys.exit(2)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_first_job_describes_its_run_and_others_say_only_what_to_mend(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mask: None, first: bool
+) -> None:
+    config = TrainConfig(out=str(tmp_path), epochs=1, batch_size=1000, tensorboard=False, device="cpu")
+    jobs._train(config, "learned 0", 1, Pipe()[1], first)
+    *before, epoch = capsys.readouterr().out.splitlines()
+    assert epoch.startswith("learned 0: epoch 1/1")
+    assert "learns in none" in before[-1]
+    assert [line.startswith("learned 0: ") for line in before] == ([False, False] if first else [True])
