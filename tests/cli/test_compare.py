@@ -15,7 +15,7 @@ import yaml
 
 from madao.cli import compare as compare_module
 from madao.cli import main
-from madao.experiments.compare_config import read_plan
+from madao.cli.compare_arguments import read_plan
 from madao.experiments.jobs import JobPool
 from madao.experiments.table import Table, read_cells
 from tests.cli.test_train import fails

@@ -350,7 +350,7 @@ def interrupted(*_: object) -> None:
 
 
 def test_all_alike_by_choice_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["train", "--out", str(tmp_path / "run"), *QUICK, "--outer.learn", "strength"]
+    arguments = ["train", "--out", str(tmp_path / "run"), *QUICK, "--config={outer: {learn: strength}}"]
     arguments += ["--outer.every", "2", "--outer.warmup", "0"]
     assert main(arguments) == 0
     printed = capsys.readouterr().out

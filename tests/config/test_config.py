@@ -114,10 +114,10 @@ def refusal(key: str, value: Any) -> str:
 @pytest.mark.parametrize(("key", "value"), BAD)
 def test_a_bad_value_is_refused_in_one_line_that_names_its_flag(key: str, value: float) -> None:
     text = refusal(key, value)
-    assert text.startswith(f"--{key} must ")
+    assert text.startswith(f"`{key}` must ")
     assert "got " in text
     if key in LEAST and not value > LEAST[key]:
-        assert text == f"--{key} must be at least {LEAST[key]}, got {value}"
+        assert text == f"`{key}` must be at least {LEAST[key]}, got {value}"
 
 
 @pytest.mark.parametrize(("key", "value"), BAD)
@@ -131,13 +131,13 @@ def test_the_last_good_value_is_taken(key: str, value: float) -> None:
 
 
 def test_values_that_do_not_fit_together_are_refused_in_one_line() -> None:
-    with pytest.raises(UserError, match=r"^--accumulate must divide --batch_size, got 3 and 128$"):
+    with pytest.raises(UserError, match=r"^`accumulate` must divide `batch_size`, got 3 and 128$"):
         TrainConfig(accumulate=3)
-    with pytest.raises(UserError, match=r"^--outer.init_decay goes with --outer.optimizer adam, not rmsprop$"):
+    with pytest.raises(UserError, match=r"^`outer.init_decay` goes with `outer.optimizer=adam`, not rmsprop$"):
         OuterConfig(optimizer="rmsprop", init_decay=1.0)
-    with pytest.raises(UserError, match=r"^--optimizer.nesterov needs --optimizer.momentum above 0$"):
+    with pytest.raises(UserError, match=r"^`optimizer.nesterov` needs `optimizer.momentum` above 0$"):
         OptimizerConfig(nesterov=True, momentum=0)
-    with pytest.raises(UserError, match=r"^--optimizer.milestones belong to the schedule step, got cosine$"):
+    with pytest.raises(UserError, match=r"^`optimizer.milestones` belong to the schedule step, got cosine$"):
         OptimizerConfig(milestones=[3])
     TrainConfig(accumulate=4)
     OptimizerConfig(nesterov=True)
@@ -200,7 +200,7 @@ def test_settings_nobody_knows_are_refused_in_one_line(plain: dict[str, Any], na
 
 
 def test_what_is_read_is_checked() -> None:
-    with pytest.raises(UserError, match=r"^--epochs must be at least 1, got 0$"):
+    with pytest.raises(UserError, match=r"^`epochs` must be at least 1, got 0$"):
         from_dict({"epochs": 0})
-    with pytest.raises(UserError, match=r"^--data.val_fraction must be at least 0 and below 1, got 1.5$"):
+    with pytest.raises(UserError, match=r"^`data.val_fraction` must be at least 0 and below 1, got 1.5$"):
         from_dict({"data": {"validation": 1.5}})

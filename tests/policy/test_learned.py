@@ -50,7 +50,7 @@ def test_the_start_can_be_chosen_for_a_run(method: str) -> None:
         policy = build_policy(AugmentConfig(method=method, init_magnitude=start), None, 0)
         assert isinstance(policy, Policy | Uniform)
         assert policy.spec() == (Uniform() if start is None else Uniform(magnitude=start)).spec()
-    with pytest.raises(UserError, match=r"--augment\.start must lie between 0 and 1, got 0"):
+    with pytest.raises(UserError, match=r"`augment.init_magnitude` must lie between 0 and 1, got 0"):
         AugmentConfig(method=method, init_magnitude=0)
 
 

@@ -13,9 +13,10 @@ import yaml
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from madao.cli.compare_arguments import MORE, own_parser, read_plan
 from madao.config.train_config import DataConfig, Plain, TrainConfig, from_dict, to_dict
 from madao.errors import UserError
-from madao.experiments.compare_config import MORE, Plan, own_parser, read_plan
+from madao.experiments.compare_config import Plan
 from madao.experiments.dataset_hash import fingerprint
 from madao.experiments.jobs import Job, JobPool
 from madao.experiments.magnitude_search import Search, optuna_library, study_name, write_search

@@ -50,9 +50,7 @@ def build_dense(
         raise UnknownModelError(name)
     if name == "small-fcn":
         if pretrained is True:
-            raise ModelError(
-                "small-fcn has no published weights; set `model.pretrained` to the path of a state dict"
-            )
+            raise ModelError("small-fcn has no published weights; set `model.pretrained` to the path of a state dict")
         model: nn.Module = SmallFCN(classes, channels)
     else:
         backbone = "DEFAULT" if pretrained is True else None

@@ -25,7 +25,7 @@ from madao.data.datasets.masks import is_mask_folder
 from madao.data.decoding import gpu_decode_error
 from madao.data.split import missing_classes
 from madao.errors import DataError, DatasetNotFoundError, UserError
-from madao.text import counted
+from madao.text import counted, nearest
 
 _OWN_SIZE = ("cifar10", "cifar100", "svhn", "npz", "digits", "shapes")
 """Data sets whose images have all one size: they are seen whole."""
@@ -104,6 +104,8 @@ class Splits:
 def load_dataset(config: DataConfig) -> Dataset:
     """The data set a configuration names."""
     name = config.name or _default_data(config.root)
+    if name not in DATASETS:
+        raise UserError(f"unknown data set {nearest(name, DATASETS)}")
     if config.shift != "none" and name not in ("digits", "shapes"):
         raise UserError(f"--data.shift belongs to the data sets digits and shapes, got {name}")
     if config.root is None and name in ("folder", "masks", "npz", "webdataset"):

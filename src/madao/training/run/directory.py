@@ -1,7 +1,6 @@
 """The run directory: everything a run leaves behind, and the same files whether or not it was interrupted."""
 
 import csv
-import dataclasses
 import importlib.metadata
 import io
 import json
@@ -14,7 +13,7 @@ from typing import IO, Any
 import torch
 import yaml
 
-from madao.config.train_config import Plain, SpeedConfig, TrainConfig, from_dict, to_dict
+from madao.config.train_config import Plain, TrainConfig, free_settings, from_dict, to_dict
 from madao.errors import UserError
 from madao.files import replacing
 from madao.training.run import checkpoint
@@ -39,11 +38,6 @@ _NUMBERS = ("outer_loss", "v_norm", "q_norm", "residual", "grad_norm", "products
 OUTER = ("epoch", "step", *_NUMBERS, *_SIGNALS, "status", "applied")
 _TABLES = {"metrics.csv": METRICS, "timing.csv": TIMING, "outer.csv": OUTER}
 
-# What may differ when a run is resumed: where and how it runs, not what it computes.
-FREE = {"out", "resume", "device", "tensorboard", "checkpoint_minutes", "data.root", "data.workers"}
-FREE |= {"data.decode", "checkpoint_every", "devices", "num_nodes"}
-FREE |= {f"speed.{field.name}" for field in dataclasses.fields(SpeedConfig)}
-# Corrupt images that are skipped leave another order where all are decoded at once, so that there data.cache_gib counts.
 LOCK = "lock"
 
 
@@ -249,6 +243,6 @@ def first_difference(before: Plain, now: Plain, prefix: str = "") -> tuple[str, 
             found = first_difference(a, b, name + ".")
             if found is not None:
                 return found
-        elif a != b and name not in FREE and not (name == "data.cache_gib" and before.get("on_error") == "stop"):
+        elif a != b and name not in free_settings(before.get("on_error", "stop")):
             return name, a, b
     return None
