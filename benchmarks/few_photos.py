@@ -66,6 +66,7 @@ from looks import (
 )
 
 from madao.report.compare import Interval, difference, interval
+from madao.training.builders.run import build_run
 from madao.training.splits import load_splits
 
 FIXED: dict[str, dict[str, Any]] = {
@@ -133,7 +134,7 @@ def train(
             splits = divided_anew(load_splits(config.data), 7919 * seed + number)
             config = dataclasses.replace(config, seed=seed + 5000 * (1 + number))
         at = quarters(epochs) if method in WATCHED else ()
-        trainer = Watched(config, f"{method} {seed}", at, splits)
+        trainer = Watched(build_run(config, splits, f"{method} {seed}"), at)
         result = trainer.fit()
     found: Cell = {"test_error": result.test_error, "validation_error": result.validation_error}
     found |= {"looks": len(looks)} if looks else {}

@@ -26,6 +26,7 @@ from measure import environment, write
 
 from madao.config.train_config import TrainConfig, from_dict
 from madao.data import Batches
+from madao.files import load_torch
 from madao.hypergrad import (
     ClassMean,
     Deflated,
@@ -36,17 +37,19 @@ from madao.hypergrad import (
     Neumann,
     Relaxed,
     SameExample,
+    Solver,
     Unaugmented,
     agreement,
     signal_to_noise,
     t_values,
 )
-from madao.outer.policy_optimizer import PolicyOptimizer
+from madao.outer import ComputeOptions, PolicyOptimizer
 from madao.policy import Policy
+from madao.training.builders.run import build_run
 from madao.training.inner_step import crop_and_flip
-from madao.training.run import checkpoint
+from madao.training.run.checkpoint import LAST
 from madao.training.run.directory import RunDirectory
-from madao.training.trainer import Trainer
+from madao.training.run.state import Run
 
 FAMILIES = ("selection", "application", "magnitude")
 
@@ -56,66 +59,67 @@ class Variant:
     """A way to the gradient.
 
     Attributes:
-        settings: Of `PolicyOptimizer`.
+        settings: Arguments of `PolicyOptimizer`.
+        compute: Arguments of `ComputeOptions`.
         images: Training images a step, as a multiple of the batch size; each is drawn for `draws` times.
         validation: Validation images a step, likewise.
         curvature: Images that curvature is taken of, likewise.
     """
 
     settings: dict[str, Any]
+    compute: dict[str, Any]
     images: float = 1
     validation: float = 1
     curvature: float = 1
 
 
-def influence(baseline: Any, **settings: Any) -> dict[str, Any]:
-    """Settings of influence without products, on a model in evaluation mode."""
-    return {"estimator": Influence(baseline), "solver": Identity(1.0), "inner_mode": "eval", **settings}
+NO_PRODUCTS = Identity(1.0)
 
 
-def relaxed(solver: Any) -> dict[str, Any]:
-    """Settings of the paper's estimator, on a model in training mode."""
-    return {"estimator": Relaxed(), "solver": solver, "inner_mode": "train"}
+def influence(baseline: Any, *sizes: float, solver: Solver = NO_PRODUCTS, **compute: Any) -> Variant:
+    """Return a variant of influence on a model in evaluation mode."""
+    return Variant({"estimator": Influence(baseline), "solver": solver}, compute, *sizes)
+
+
+def relaxed(solver: Solver, **sizes: float) -> Variant:
+    """Return a variant of the paper's estimator on a model in training mode."""
+    return Variant({"estimator": Relaxed(), "solver": solver}, {"inner_mode": "train"}, **sizes)
 
 
 VARIANTS: dict[str, Variant] = {
-    "paper: relaxed, Neumann J=5": Variant(relaxed(Neumann(5, 1e-3)), curvature=1 / 8),
-    "relaxed, no products, 4 × validation": Variant(relaxed(Identity(1.0)), validation=4),
-    "influence, training mode, leave one out": Variant(influence(LeaveOneOut(), inner_mode="train")),
-    "influence, leave one out": Variant(influence(LeaveOneOut())),
-    "influence, deflated": Variant(influence(LeaveOneOut(), solver=Deflated())),
-    "influence, deflated, a quarter of the magnitudes": Variant(
-        influence(LeaveOneOut(), solver=Deflated(), pathwise_batch=32)
+    "paper: relaxed, Neumann J=5": relaxed(Neumann(5, 1e-3), curvature=1 / 8),
+    "relaxed, no products, 4 × validation": relaxed(Identity(1.0), validation=4),
+    "influence, training mode, leave one out": influence(LeaveOneOut(), inner_mode="train"),
+    "influence, leave one out": influence(LeaveOneOut()),
+    "influence, deflated": influence(LeaveOneOut(), solver=Deflated()),
+    "influence, deflated, a quarter of the magnitudes": influence(LeaveOneOut(), solver=Deflated(), pathwise_batch=32),
+    "influence, gauss-newton, 16 × images, 4 × validation": influence(
+        LeaveOneOut(), 16, 4, solver=GaussNewton(10), pathwise_batch=128
     ),
-    "influence, gauss-newton, 16 × images, 4 × validation": Variant(
-        influence(LeaveOneOut(), solver=GaussNewton(10), pathwise_batch=128), 16, 4
+    "influence, gauss-newton, 16 × images, 4 × of all": influence(
+        LeaveOneOut(), 16, 4, 4, solver=GaussNewton(10), pathwise_batch=128
     ),
-    "influence, gauss-newton, 16 × images, 4 × of all": Variant(
-        influence(LeaveOneOut(), solver=GaussNewton(10), pathwise_batch=128), 16, 4, 4
+    "influence, deflated, 4 × images": influence(LeaveOneOut(), 4, solver=Deflated()),
+    "influence, deflated, 16 × images": influence(LeaveOneOut(), 16, solver=Deflated()),
+    "influence, deflated by 64, 16 × images": influence(LeaveOneOut(), 16, solver=Deflated(64)),
+    "influence, deflated, 16 × images, 4 × validation": influence(LeaveOneOut(), 16, 4, solver=Deflated()),
+    "influence, deflated, 16 × images, 4 × of all": influence(
+        LeaveOneOut(), 16, 4, 4, solver=Deflated(), pathwise_batch=128
     ),
-    "influence, deflated, 4 × images": Variant(influence(LeaveOneOut(), solver=Deflated()), 4),
-    "influence, deflated, 16 × images": Variant(influence(LeaveOneOut(), solver=Deflated()), 16),
-    "influence, deflated by 64, 16 × images": Variant(influence(LeaveOneOut(), solver=Deflated(64)), 16),
-    "influence, deflated, 16 × images, 4 × validation": Variant(influence(LeaveOneOut(), solver=Deflated()), 16, 4),
-    "influence, deflated, 16 × images, 4 × of all": Variant(
-        influence(LeaveOneOut(), solver=Deflated(), pathwise_batch=128), 16, 4, 4
+    "influence, deflated, 32 × images, 8 × of all": influence(
+        LeaveOneOut(), 32, 8, 8, solver=Deflated(), pathwise_batch=128
     ),
-    "influence, deflated, 32 × images, 8 × of all": Variant(
-        influence(LeaveOneOut(), solver=Deflated(), pathwise_batch=128), 32, 8, 8
-    ),
-    "influence, class mean": Variant(influence(ClassMean())),
-    "influence, unaugmented": Variant(influence(Unaugmented()), images=0.5),
-    "influence, 2 draws an image": Variant(influence(SameExample(), draws=2), images=0.5),
-    "influence, 4 draws an image": Variant(influence(SameExample(), draws=4), images=0.25),
-    "influence, leave one out, 4 × validation": Variant(influence(LeaveOneOut()), validation=4),
-    "influence, leave one out, 16 × images, 8 × validation": Variant(influence(LeaveOneOut()), 16, 8),
-    "influence, training mode, 16 × images, 8 × validation": Variant(
-        influence(LeaveOneOut(), inner_mode="train"), 16, 8
-    ),
+    "influence, class mean": influence(ClassMean()),
+    "influence, unaugmented": influence(Unaugmented(), 0.5),
+    "influence, 2 draws an image": influence(SameExample(), 0.5, draws=2),
+    "influence, 4 draws an image": influence(SameExample(), 0.25, draws=4),
+    "influence, leave one out, 4 × validation": influence(LeaveOneOut(), 1, 4),
+    "influence, leave one out, 16 × images, 8 × validation": influence(LeaveOneOut(), 16, 8),
+    "influence, training mode, 16 × images, 8 × validation": influence(LeaveOneOut(), 16, 8, inner_mode="train"),
 }
 
 
-def loaded(arguments: argparse.Namespace, folder: str) -> Trainer:
+def loaded(arguments: argparse.Namespace, folder: str) -> Run:
     """The run as its checkpoint left it; with `--fresh` under a policy that has not learned anything yet."""
     directory = RunDirectory(Path(arguments.run))
     saved = directory.saved_config()
@@ -127,48 +131,51 @@ def loaded(arguments: argparse.Namespace, folder: str) -> Trainer:
     config = dataclasses.replace(
         config, data=data, augment=augment, device=arguments.device, out=str(Path(folder) / "run"), resume=False
     )
-    trainer = Trainer(config)
-    path = directory.checkpoints.folder / checkpoint.LAST if arguments.checkpoint is None else arguments.checkpoint
-    state = checkpoint.read(path)
-    trainer.network.load_state_dict(state["model"])
-    learned = state.get("policy") is not None and from_dict(saved).augment.method == "learned"
-    if learned and not arguments.fresh and trainer.policy is not None:
-        trainer.policy.load_state_dict(state["policy"])
-    return trainer
+    run = build_run(config)
+    path = directory.checkpoints.folder / LAST if arguments.checkpoint is None else arguments.checkpoint
+    state = load_torch(path)
+    run.network.load_state_dict(state["model"])
+    learned = state.get("policy") is not None and saved["augment"]["method"] == "learned"
+    if learned and not arguments.fresh and run.policy is not None:
+        run.policy.load_state_dict(state["policy"])
+    return run
 
 
-def gradients(trainer: Trainer, variant: Variant, steps: int, warm: int, compile: bool) -> tuple[list[Tensor], float]:
+def gradients(run: Run, variant: Variant, steps: int, warm: int, compile: bool) -> tuple[list[Tensor], float]:
     """The gradients of each family, `[steps, parameters]`, and the milliseconds of a step."""
-    assert isinstance(trainer.policy, Policy)
-    config = trainer.config
+    assert isinstance(run.policy, Policy)
+    config = run.config
     outer = PolicyOptimizer(
-        trainer.policy,
-        trainer.network,
-        trainer.task.losses,
-        transform=trainer.standard.normalise,
+        run.policy,
+        run.network,
+        run.task.losses,
+        transform=run.base_augmentation.normalise,
         weight_decay=config.optimizer.weight_decay,
-        curvature_batch=max(round(config.batch_size * variant.curvature), 1),
-        autocast=trainer.autocast,
-        check_every=0,
+        compute=ComputeOptions(
+            curvature_batch=max(round(config.batch_size * variant.curvature), 1),
+            autocast=run.autocast,
+            check_every=0,
+            **variant.compute,
+        ),
         **variant.settings,
     )
-    if trainer.device.type == "cuda":
+    if run.device.type == "cuda":
         outer.record(print, compile)
     sizes = max(round(config.batch_size * variant.images), 2), max(round(config.batch_size * variant.validation), 2)
-    assert trainer.splits.validation is not None
+    assert run.splits.validation is not None
     train, validation = (
-        Batches(images, min(size, len(images)), trainer.device, config.seed + 1).stream(0)
-        for images, size in zip((trainer.splits.train, trainer.splits.validation), sizes, strict=True)
+        Batches(images, min(size, len(images)), run.device, config.seed + 1).stream(0)
+        for images, size in zip((run.splits.train, run.splits.validation), sizes, strict=True)
     )
     found: list[list[Tensor]] = [[] for _ in FAMILIES]
     seconds = []
     for number in range(warm + steps):
         images, labels = next(train)
-        draw, cropped = crop_and_flip(trainer.standard, images)
+        draw, cropped = crop_and_flip(run.base_augmentation, images)
         outer_images, outer_labels = next(validation)
-        batch, held_out = (cropped, labels, draw.hole_y, draw.hole_x), trainer.standard.centre(outer_images)
+        batch, held_out = (cropped, labels, draw.hole_y, draw.hole_x), run.base_augmentation.centre(outer_images)
         began = time.perf_counter()
-        found_gradients, stats = outer.gradient(batch, (held_out, outer_labels), trainer.standard.after_policy)
+        found_gradients, stats = outer.gradient(batch, (held_out, outer_labels), run.base_augmentation.after_policy)
         seconds.append(time.perf_counter() - began)
         if not stats.usable:
             raise RuntimeError(f"step {number}: {stats.status.value}")
@@ -213,13 +220,13 @@ def main() -> None:
     results["settings"] = {"steps": arguments.steps, "fresh": arguments.fresh}
     results["variants"] = {}
     with tempfile.TemporaryDirectory() as folder:
-        trainer = loaded(arguments, folder)
-        assert isinstance(trainer.policy, Policy)
+        run = loaded(arguments, folder)
+        assert isinstance(run.policy, Policy)
         for name, variant in VARIANTS.items():
             if not any(part in name for part in arguments.variants.split("|")):
                 continue
-            found, milliseconds = gradients(trainer, variant, arguments.steps, arguments.warm, arguments.compile)
-            row = results["variants"][name] = judged(found, milliseconds, trainer.policy)
+            found, milliseconds = gradients(run, variant, arguments.steps, arguments.warm, arguments.compile)
+            row = results["variants"][name] = judged(found, milliseconds, run.policy)
             print(f"{name:<44}{_line(row)}", flush=True)
             if arguments.output is not None:
                 write(arguments.output, results)

@@ -33,7 +33,9 @@ from measure import environment, write
 from madao import Draw, Policy
 from madao.cli.demo import demo_config
 from madao.data import InMemoryImages
-from madao.hypergrad import ConjugateGradient, Deflated, ForwardOverReverse, FunctionalModel, pytree
+from madao.hypergrad import ConjugateGradient, Deflated, ForwardOverReverse, FunctionalModel, System, pytree
+from madao.hypergrad.solvers.gradient_history import GradientHistory
+from madao.training.builders.run import build_run
 from madao.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
@@ -85,7 +87,7 @@ class Network:
         gradients = [self.gradient(*batch) for batch in batches]
         rows = torch.stack([pytree.flat(gradient) for gradient in gradients[1:]])
         unit = (rows / rows.norm(dim=1, keepdim=True)).bfloat16()  # as they are remembered
-        return Deflated(len(gradients)).solve(v, gradients[0], unit).vector
+        return Deflated(len(gradients)).solve(System(v, gradient=lambda: gradients[0]), GradientHistory(unit)).vector
 
 
 def sample(inputs: Tensor, labels: Tensor, generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
@@ -108,10 +110,10 @@ def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> d
     with tempfile.TemporaryDirectory() as folder:
         config = demo_config("uniform", planted, seed, epochs, Path(folder))  # type: ignore[arg-type]
         constant = dataclasses.replace(config.optimizer, schedule="constant")
-        trainer = Trainer(dataclasses.replace(config, evaluate_every=epochs, optimizer=constant))
-        trainer.fit()
-    network = Network.of(trainer.network)
-    train, validation, normalise = trainer.splits.train, trainer.splits.validation, trainer.standard.normalise
+        run = build_run(dataclasses.replace(config, evaluate_every=epochs, optimizer=constant))
+        Trainer(run).fit()
+    network = Network.of(run.network)
+    train, validation, normalise = run.splits.train, run.splits.validation, run.base_augmentation.normalise
     assert isinstance(train, InMemoryImages)
     assert isinstance(validation, InMemoryImages)
     policy, generator = Policy(seed=seed + 1), torch.Generator().manual_seed(seed)
@@ -133,7 +135,7 @@ def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> d
     curvature = ForwardOverReverse().gauss_newton(network, tuple(network.params.values()), large)
     directions: dict[str, Vector] = {
         "v": v,
-        "v without the training gradient": Deflated(1, damping=1e-6).solve(v, gradient).vector,
+        "v without the training gradient": Deflated(1, damping=1e-6).solve(System(v, gradient=lambda: gradient)).vector,
         "v without 16 gradients of batches": deflated(16, 384),
         "v without 64 gradients of 24 images": deflated(64, 24),
         "v without 256 gradients of 6 images": deflated(256, 6),
@@ -141,7 +143,7 @@ def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> d
     residuals = {}
     for damping in (0.1, 0.01):
         name, solver = f"(Gauss-Newton + {damping})⁻¹ v", ConjugateGradient(steps, tolerance=1e-3, damping=damping)
-        solution = solver.solve(curvature, v)
+        solution = solver.solve(System(v, curvature))
         directions[name], residuals[name] = solution.vector, float(solution.norms[-1] / solution.norms[0])
     rows: dict[str, Any] = {}
     for name, direction in directions.items():

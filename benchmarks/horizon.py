@@ -36,6 +36,7 @@ from looks import OPERATIONS, Watched, look, options, settings
 
 from madao import Policy
 from madao.config.train_config import TrainConfig
+from madao.training.builders.run import build_run
 from madao.training.schedule import learning_rate
 from madao.training.trainer import Trainer
 
@@ -53,8 +54,9 @@ class _Halfway(Exception):  # noqa: N818 (nothing went wrong)
 class FirstHalf(Watched):
     """Ends where it is looked at; the checkpoint stays."""
 
-    def _end_epoch(self) -> None:
-        super()._end_epoch()
+    def end_epoch(self) -> None:
+        """End the half where it has been looked at."""
+        super().end_epoch()
         if self.looks:
             raise _Halfway
 
@@ -63,24 +65,28 @@ class Branch(Trainer):
     """Goes on from there for so many epochs, an operation being likelier or none, at a rate that falls to zero."""
 
     def __init__(self, config: TrainConfig, likelier: str, ahead: int) -> None:
-        super().__init__(config, title=f"{likelier}, {ahead} ahead")
+        super().__init__(build_run(config, title=f"{likelier}, {ahead} ahead"))
         self._likelier, self._ahead = likelier, ahead
 
-    def _begin(self) -> None:
-        super()._begin()
-        assert isinstance(self.policy, Policy)
+    def setup(self) -> None:
+        """Make the operation likelier, and end after so many epochs."""
+        super().setup()
+        run = self.run
+        assert isinstance(run.policy, Policy)
         if self._likelier != ALIKE:
             with torch.no_grad():
-                self.policy.selection_logits[:, OPERATIONS.index(self._likelier)] = _LIKELIER
-        self._begun = self.step
-        self._rate = learning_rate(self.config.optimizer, self.epoch, self.config.epochs)
-        self.config = dataclasses.replace(self.config, epochs=self.epoch + self._ahead)
+                run.policy.selection_logits[:, OPERATIONS.index(self._likelier)] = _LIKELIER
+        self._begun = run.step
+        self._from = learning_rate(run.config.optimizer, run.epoch, run.config.epochs)
+        run.config = dataclasses.replace(run.config, epochs=run.epoch + self._ahead)
 
-    def _train_step(self, images: Tensor, targets: Tensor) -> None:
-        left = 1 - (self.step - self._begun) / (self._ahead * self.steps_per_epoch)
-        now = dataclasses.replace(self.config.optimizer, schedule="constant", lr=self._rate * left)
-        self.config = dataclasses.replace(self.config, optimizer=now)
-        super()._train_step(images, targets)
+    def train_step(self, images: Tensor, targets: Tensor) -> None:
+        """Train at the rate of this branch."""
+        run = self.run
+        left = 1 - (run.step - self._begun) / (self._ahead * run.steps_per_epoch)
+        now = dataclasses.replace(run.config.optimizer, schedule="constant", lr=self._from * left)
+        run.config = dataclasses.replace(run.config, optimizer=now)
+        super().train_step(images, targets)
 
 
 def train(seed: int, epochs: int, root: str, device: str, operations: Sequence[str]) -> Cell:
@@ -90,7 +96,7 @@ def train(seed: int, epochs: int, root: str, device: str, operations: Sequence[s
         config = settings(root, folder, seed, epochs, device, method="learned")
         never = dataclasses.replace(config.outer, warmup=2.0 * epochs)  # nothing is learned on the way
         config = dataclasses.replace(config, outer=never, checkpoint_every=epochs // 2)
-        start = FirstHalf(config, f"seed {seed}", (epochs // 2,))
+        start = FirstHalf(build_run(config, title=f"seed {seed}"), (epochs // 2,))
         with contextlib.suppress(_Halfway):
             start.fit()
         found: Cell = {"influence": {"0": start.looks[str(epochs // 2)]}, "ahead": {}}
@@ -99,14 +105,15 @@ def train(seed: int, epochs: int, root: str, device: str, operations: Sequence[s
                 there = Path(folder) / f"{ahead}-{name}"
                 shutil.copytree(str(config.out), there)
                 branch = Branch(dataclasses.replace(config, out=str(there), resume=True), name, ahead)
-                result = branch.fit()
+                result, validation = branch.fit(), branch.run.splits.validation
+                assert validation is not None
                 found["ahead"].setdefault(name, {})[str(ahead)] = {
                     "test_loss": result.test_loss,
                     "test_error": result.test_error,
-                    "validation_loss": branch._score(branch.splits.validation).loss,
+                    "validation_loss": branch.evaluate(validation).loss,
                 }
                 if name == ALIKE:
-                    found["influence"][str(ahead)] = look(branch)
+                    found["influence"][str(ahead)] = look(branch.run)
                 shutil.rmtree(there)
     return found
 

@@ -29,6 +29,7 @@ from cells import complete
 from madao.cli.demo import demo_config, family_share, half_shares, methods
 from madao.config.train_config import OuterConfig
 from madao.data.datasets.synthetic_shift import PLANTED, SHIFTS
+from madao.training.builders.run import build_run
 from madao.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
@@ -47,7 +48,7 @@ def train(method: str, planted: str, seed: int, epochs: int) -> dict[str, Any]:
         if method == "gauss-newton":
             outer = dataclasses.replace(config.outer, solver="gauss-newton", steps=10)
             config = dataclasses.replace(config, outer=outer)
-        result = Trainer(config, title=f"{method} {planted} {seed}").fit()
+        result = Trainer(build_run(config, title=f"{method} {planted} {seed}")).fit()
         conditional = method in ("class", "image") and method in methods(planted)
         shares = half_shares(result, planted) if conditional else []
     found: dict[str, Any] = {"test_error": result.test_error, "validation_error": result.validation_error}

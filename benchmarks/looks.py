@@ -30,6 +30,7 @@ from madao.config.train_config import AugmentConfig, DataConfig, ModelConfig, Tr
 from madao.data import InMemoryImages
 from madao.hypergrad import SameLoss
 from madao.hypergrad.estimators.baselines import Batch
+from madao.training.run.state import Run
 from madao.training.splits import Splits
 from madao.training.trainer import Trainer
 
@@ -98,32 +99,26 @@ def quarters(epochs: int) -> tuple[int, ...]:
 class Watched(Trainer):
     """Looks at the end of some epochs. Training goes on as if nobody had looked."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        title: str,
-        epochs: Sequence[int] = (),
-        splits: Splits | None = None,
-        further: Further | None = None,
-    ) -> None:
-        super().__init__(config, splits, title)
+    def __init__(self, run: Run, epochs: Sequence[int] = (), further: Further | None = None) -> None:
+        super().__init__(run)
         self.looks: dict[str, Look] = {}
         self._wanted, self._further = epochs, further
 
-    def _end_epoch(self) -> None:
-        super()._end_epoch()
-        if self.epoch in self._wanted:
-            self.looks[str(self.epoch)] = look(self, self._further)
+    def end_epoch(self) -> None:
+        """Look, if the epoch is wanted."""
+        super().end_epoch()
+        if self.run.epoch in self._wanted:
+            self.looks[str(self.run.epoch)] = look(self.run, self._further)
 
 
-def look(trainer: Trainer, further: Further | None = None) -> Look:
+def look(run: Run, further: Further | None = None) -> Look:
     """Influences in the training set at the present weights, under all operations alike."""
-    network, device = Network.of(trainer.network), trainer.device
-    images, validation, standard = trainer.splits.train, trainer.splits.validation, trainer.standard
+    network, device = Network.of(run.network), run.device
+    images, validation, standard = run.splits.train, run.splits.validation, run.base_augmentation
     assert isinstance(images, InMemoryImages)
     assert isinstance(validation, InMemoryImages)
     policy = Policy(seed=1).to(device)
-    generator = torch.Generator(device).manual_seed(trainer.config.seed + 1000 * trainer.epoch)
+    generator = torch.Generator(device).manual_seed(run.config.seed + 1000 * run.epoch)
     pixels, labels = images.images.repeat(COPIES, 1, 1, 1).to(device), images.labels.repeat(COPIES).to(device)
     with torch.no_grad():
         placed = standard.sample(pixels, generator)

@@ -28,6 +28,7 @@ from cells import complete
 from madao import PolicySpec, Uniform
 from madao.cli.demo import demo_config
 from madao.config.aliases import current_cell
+from madao.training.builders.run import build_run
 from madao.training.run.directory import RunDirectory
 from madao.training.trainer import Trainer
 
@@ -62,7 +63,7 @@ def train(operation: str, seed: int, epochs: int) -> dict[str, Any]:
         config = demo_config("uniform", "none", seed, epochs, Path(folder))
         augment = dataclasses.replace(config.augment, method=str(policy))
         config = dataclasses.replace(config, augment=augment, evaluate_every=epochs)
-        result = Trainer(config, title=f"{operation} {seed}").fit()
+        result = Trainer(build_run(config, title=f"{operation} {seed}")).fit()
         last = RunDirectory(Path(result.out)).read_metrics()[-1]
     assert result.test_loss is not None
     assert result.test_error is not None

@@ -27,7 +27,8 @@ from cells import Cell, complete
 from hardness import Network, Vector
 from looks import OPERATIONS, RESULTS, Some, Watched, options, quarters, settings
 
-from madao.hypergrad import ForwardOverReverse, GaussNewton
+from madao.hypergrad import ForwardOverReverse, GaussNewton, System
+from madao.training.builders.run import build_run
 
 
 def halves(pairs: int) -> list[list[str]]:
@@ -50,7 +51,7 @@ def train(without: list[str], seed: int, epochs: int, root: str, device: str, lo
     with tempfile.TemporaryDirectory() as folder:
         config = settings(root, folder, seed, epochs, device, method="uniform", exclude=without)
         title = f"{len(OPERATIONS) - len(without)} operations, seed {seed}"
-        trainer = Watched(config, title, looks, further=further)
+        trainer = Watched(build_run(config, title=title), looks, further)
         result = trainer.fit()
     found: Cell = {"without": without, "test_error": result.test_error, "test_loss": result.test_loss}
     return found | ({"influence": trainer.looks} if trainer.looks else {})
@@ -62,7 +63,7 @@ def further(network: Network, v: Vector, some: Some) -> dict[str, Vector]:
     return {
         "v": v,
         "without 128 gradients of 8": network.deflated(v, [some(8) for _ in range(128)]),
-        "Gauss-Newton, 10 steps": GaussNewton(10).solve(curvature, v).vector,
+        "Gauss-Newton, 10 steps": GaussNewton(10).solve(System(v, gauss_newton=curvature)).vector,
     }
 
 

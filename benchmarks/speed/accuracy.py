@@ -44,10 +44,12 @@ from madao.hypergrad import (
     Unaugmented,
     hypergradient,
 )
+from madao.outer import ComputeOptions, PolicyOptimizer
 from madao.outer.outer_step import OuterRequest
-from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import Policy
+from madao.training.builders.run import build_run
 from madao.training.inner_step import crop_and_flip
+from madao.training.run.state import Run
 from madao.training.trainer import Trainer
 
 CASES: dict[str, dict[str, Any]] = {
@@ -59,7 +61,7 @@ CASES: dict[str, dict[str, Any]] = {
 FAMILIES = ("selection", "application", "magnitude")
 
 
-def trained(arguments: argparse.Namespace, folder: str) -> Trainer:
+def trained(arguments: argparse.Namespace, folder: str) -> Run:
     """A model and its policy in the midst of training."""
     on_gpu = torch.cuda.is_available()
     config = TrainConfig(
@@ -76,32 +78,30 @@ def trained(arguments: argparse.Namespace, folder: str) -> Trainer:
         tensorboard=False,
         out=str(Path(folder) / "run"),
     )
-    trainer = Trainer(config)
-    trainer.fit()
-    return trainer
+    run = build_run(config)
+    Trainer(run).fit()
+    return run
 
 
-def fast(trainer: Trainer, case: dict[str, Any], curvature: int) -> PolicyOptimizer:
+def fast(run: Run, case: dict[str, Any], curvature: int) -> PolicyOptimizer:
     """What `madao train` makes outer steps with."""
-    assert isinstance(trainer.policy, Policy)
+    assert isinstance(run.policy, Policy)
     return PolicyOptimizer(
-        trainer.policy,
-        trainer.network,
-        trainer.task.losses,
-        transform=trainer.standard.normalise,
-        inner_mode="train",
-        weight_decay=trainer.config.optimizer.weight_decay,
-        curvature_batch=curvature,
-        autocast=trainer.autocast,
+        run.policy,
+        run.network,
+        run.task.losses,
+        transform=run.base_augmentation.normalise,
+        weight_decay=run.config.optimizer.weight_decay,
+        compute=ComputeOptions(inner_mode="train", curvature_batch=curvature, autocast=run.autocast),
         **case,
     )
 
 
-def exact(trainer: Trainer, case: dict[str, Any], tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def exact(run: Run, case: dict[str, Any], tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """The same gradient in float64, by the slow and obvious way."""
-    policy, standard = trainer.policy, trainer.standard
+    policy, standard = run.policy, run.base_augmentation
     assert isinstance(policy, Policy)
-    model = copy.deepcopy(trainer.network).double()
+    model = copy.deepcopy(run.network).double()
     images, targets, hole_y, hole_x, outer_images, outer_targets = tensors
     draw = policy.sample(images, relaxed=True)
     draw = draw.pathwise() if isinstance(case["estimator"], Influence) else draw
@@ -123,7 +123,7 @@ def exact(trainer: Trainer, case: dict[str, Any], tensors: tuple[Tensor, ...]) -
         inputs=standard.after_policy(policy.augment(doubles, draw), hole_y, hole_x),
         inner=inner,
         outer=outer,
-        weight_decay=trainer.config.optimizer.weight_decay,
+        weight_decay=run.config.optimizer.weight_decay,
         log_prob=policy.effect_log_prob(draw),
         plain=standard.after_policy(doubles, hole_y, hole_x),
     )
@@ -156,47 +156,45 @@ def main() -> None:
     results: dict[str, Any] = environment("torch", "triton", "madao")
     results["settings"] = {name: value for name, value in vars(arguments).items() if name not in ("output", "root")}
     with tempfile.TemporaryDirectory() as folder:
-        trainer = trained(arguments, folder)
-    results["train_error"], results["validation_error"] = trainer.totals.error, trainer.validation_error
-    assert trainer.splits.validation is not None
+        run = trained(arguments, folder)
+    results["train_error"], results["validation_error"] = run.metrics.error, run.validation_error
+    assert run.splits.validation is not None
     batches = [
-        Batches(images, arguments.batch, trainer.device, seed).stream(0)
-        for seed, images in enumerate((trainer.splits.train, trainer.splits.validation))
+        Batches(images, arguments.batch, run.device, seed).stream(0)
+        for seed, images in enumerate((run.splits.train, run.splits.validation))
     ]
     given = []
     for _ in range(arguments.batches):
         (images, labels), (outer_images, outer_labels) = (next(stream) for stream in batches)
-        draw, cropped = crop_and_flip(trainer.standard, images)
-        centred = trainer.standard.centre(outer_images)
+        draw, cropped = crop_and_flip(run.base_augmentation, images)
+        centred = run.base_augmentation.centre(outer_images)
         given.append((cropped, labels, draw.hole_y, draw.hole_x, centred, outer_labels))
     static = tuple(tensor.clone() for tensor in given[0])
     results["cases"] = {}
     for name, case in CASES.items():
-        outer, traced = (
-            fast(trainer, case, arguments.curvature),
-            Traced(trainer.device.type == "cuda" and not arguments.no_compile),
-        )
-        asked = OuterRequest(trainer.standard.after_policy, 2, False)
+        outer = fast(run, case, arguments.curvature)
+        traced = outer.reference.with_hvp(Traced(run.device.type == "cuda" and not arguments.no_compile))
+        asked = OuterRequest(run.base_augmentation.after_policy, 2, False)
         solver, lengths = case["solver"], None
         if isinstance(solver, Neumann) and solver.shortens:  # as the first outer step finds out
-            whole = dataclasses.replace(asked, products=solver.steps)
-            lengths = outer._estimated(traced, whole, static).read().term_norms
-            asked = dataclasses.replace(asked, products=solver.needed(lengths))
+            whole = dataclasses.replace(asked, state=solver.steps)
+            stats = traced(whole, static).read()
+            lengths, asked = stats.term_norms, dataclasses.replace(asked, state=solver.update(whole.state, None, stats))
         found: dict[str, list[float]] = {family: [] for family in ("all", *FAMILIES)}
         for tensors in given:
             for target, source in zip(static, tensors, strict=True):
                 target.copy_(source)
             state = outer.policy.get_extra_state()
-            quick = list(outer._estimated(traced, asked, static).grads)
+            quick = list(traced(asked, static).grads)
             outer.policy.set_extra_state(state)
-            slow = list(exact(trainer, case, static))
+            slow = list(exact(run, case, static))
             found["all"].append(cosine(quick, slow))
             for index, family in enumerate(FAMILIES):
                 found[family].append(cosine(quick[index : index + 1], slow[index : index + 1]))
         results["cases"][name] = {
             family: {"median": statistics.median(values), "least": min(values)} for family, values in found.items()
         }
-        results["cases"][name] |= {"products": asked.products, "lengths_of_powers": lengths}
+        results["cases"][name] |= {"products": asked.state, "lengths_of_powers": lengths}
         print(name, json.dumps(results["cases"][name]), flush=True)
         if arguments.output is not None:
             write(arguments.output, results)

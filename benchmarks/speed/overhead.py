@@ -35,6 +35,7 @@ from madao.config.train_config import (
     TrainConfig,
 )
 from madao.data import InMemoryImages
+from madao.training.builders.run import build_run
 from madao.training.splits import Splits
 from madao.training.trainer import Trainer
 
@@ -125,9 +126,10 @@ class Timed(Trainer):
     turn: Callable[[], None]
     warm: int
 
-    def _end_epoch(self) -> None:
-        super()._end_epoch()
-        if self.epoch == self.warm:
+    def end_epoch(self) -> None:
+        """Wait for the turn after the warm-up."""
+        super().end_epoch()
+        if self.run.epoch == self.warm:
             self.turn()
 
 
@@ -156,7 +158,7 @@ def measure(
             device=arguments.device,
             out=str(Path(folder) / "run"),
         )
-        trainer = Timed(config, splits)
+        trainer = Timed(build_run(config, splits))
         trainer.turn, trainer.warm = turn, arguments.warm
         trainer.fit()
         lines = (Path(folder) / "run" / "timing.csv").read_text().splitlines()

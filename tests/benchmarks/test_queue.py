@@ -15,8 +15,8 @@ import yaml
 from PIL import Image
 
 from madao.experiments.table import cell_path
-from tests.helpers.scripts import ROOT, module
 from tests.helpers.run_directories import write_run
+from tests.helpers.scripts import ROOT, module
 
 PAPER = ROOT / "benchmarks" / "paper"
 

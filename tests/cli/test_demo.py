@@ -13,6 +13,7 @@ from madao.cli import main
 from madao.cli.demo import _program, _verdict, demo_config, family_share, half_shares, methods
 from madao.config.train_config import Planted
 from madao.data.datasets.synthetic_shift import HALVES
+from madao.training.builders.run import build_run
 from madao.training.run.result import Result
 from madao.training.trainer import Trainer
 
@@ -98,7 +99,7 @@ def test_rank_and_share_in_each_half_of_the_images(tmp_path: Path) -> None:
 def errors_and_policy(planted: str, seed: int, folder: Path) -> tuple[dict[str, float], Result]:
     results = {}
     for method in ("base", "uniform", "learned"):
-        results[method] = Trainer(demo_config(method, planted, seed, 72, folder)).fit()  # type: ignore[arg-type]
+        results[method] = Trainer(build_run(demo_config(method, planted, seed, 72, folder))).fit()  # type: ignore[arg-type]
     errors = {method: result.test_error for method, result in results.items() if result.test_error is not None}
     return errors, results["learned"]
 
@@ -133,7 +134,7 @@ def test_where_nothing_is_planted_learning_does_no_harm(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_each_half_of_the_classes_begins_to_choose_its_own(tmp_path: Path) -> None:
     """After few epochs, which way; how far, with `make test-slow`."""
-    result = Trainer(demo_config("class", "rotate-or-brightness", 0, 16, tmp_path)).fit()
+    result = Trainer(build_run(demo_config("class", "rotate-or-brightness", 0, 16, tmp_path))).fit()
     for name, here, there, _ in half_shares(result, "rotate-or-brightness"):
         assert here > 1.15 * there, name
 
@@ -142,7 +143,9 @@ def test_each_half_of_the_classes_begins_to_choose_its_own(tmp_path: Path) -> No
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize(("planted", "method"), [("rotate-or-brightness", "class"), ("by-tone", "image")])
 def test_each_half_finds_what_was_planted_in_it(planted: Planted, method: str, seed: int, tmp_path: Path) -> None:
-    results = {name: Trainer(demo_config(name, planted, seed, 72, tmp_path)).fit() for name in ("uniform", method)}
+    results = {
+        name: Trainer(build_run(demo_config(name, planted, seed, 72, tmp_path))).fit() for name in ("uniform", method)
+    }
     print(seed, {name: result.test_error for name, result in results.items()})
     for name, here, there, rank in half_shares(results[method], planted):
         print(name, here, there, rank)

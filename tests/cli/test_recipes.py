@@ -11,6 +11,7 @@ from madao.cli.recipes import FOLDER, METHODS, paper_numbers
 from madao.cli.train import read_config
 from madao.data import InMemoryImages
 from madao.models import WideResNet
+from madao.training.builders.run import build_run
 from madao.training.splits import Splits
 from madao.training.trainer import Trainer
 
@@ -107,14 +108,14 @@ def test_it_builds_and_trains_two_steps_with_an_outer_step(name: str, tmp_path: 
     data = fake(2 * many), fake(4), fake(2)
     names = tuple(str(label) for label in range(classes))
     splits = Splits(config.data.name or "", names, *data, True, size, (0.5,) * 3, (0.25,) * 3, None, 0)
-    trainer = Trainer(config, splits)
+    run = build_run(config, splits)
     if "wrn" in name:
-        assert isinstance(trainer.network, WideResNet)
-    trainer.fit()
-    assert trainer.step == 2
-    assert trainer.learning is not None
+        assert isinstance(run.network, WideResNet)
+    Trainer(run).fit()
+    assert run.step == 2
+    assert run.outer_loop is not None
     # On two images the curvature may be too much for the series: then it says so and leaves the policy alone.
-    assert trainer.learning.outer.updates + trainer.learning.outer.skipped == 1
+    assert run.outer_loop.outer.updates + run.outer_loop.outer.skipped == 1
 
 
 def test_the_list_shows_every_recipe_with_its_numbers(capsys: pytest.CaptureFixture[str]) -> None:

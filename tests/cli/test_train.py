@@ -13,8 +13,10 @@ import madao
 from madao.cli import main
 from madao.cli.train import read_config
 from madao.config.train_config import TrainConfig
-from madao.training.monitor.opening import opening
+from madao.training.builders.run import build_run
+from madao.training.monitor.advice import describe_run
 from madao.training.trainer import Trainer
+from tests.helpers.command_line import fails
 
 QUICK = ["--epochs", "1", "--tensorboard", "false", "--device", "cpu", "--data.workers", "0"]
 
@@ -27,16 +29,6 @@ def folder(root: Path, classes: tuple[str, ...] = ("cat", "dog"), count: int = 6
             values = generator.integers(0, 100, (side, side + 4, 3), dtype=np.uint8) + 60 * label
             Image.fromarray(values.astype(np.uint8)).save(root / name / f"{number}.png")
     return root
-
-
-def fails(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line of an error."""
-    assert main(arguments) == 2
-    printed = capsys.readouterr()
-    lines = printed.err.strip().splitlines()
-    assert len(lines) == 1, printed.err
-    assert "Traceback" not in printed.err
-    return lines[0]
 
 
 def test_a_folder_of_images_becomes_a_model_and_a_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,7 +85,7 @@ def test_a_policy_that_will_not_learn_is_said_before_and_after(
     assert f"there is no checkpoint in {tmp_path / 'run'}: a new run begins" in printed
     assert "the policy learns in none, and will stay as it starts: raise --epochs, or lower --outer.every" in printed
     assert "favours" not in printed
-    assert "\nthe policy is as it started: no outer step was taken: raise --epochs" in printed
+    assert "\nthe policy did not change: no outer step was taken: raise --epochs" in printed
     assert "take it away" not in printed
     assert main(["train", "--resume", "--out", str(tmp_path / "run")]) == 0
     assert "there is no checkpoint" not in capsys.readouterr().out
@@ -104,18 +96,18 @@ def test_a_model_that_learned_nothing_is_told_at_the_end(tmp_path: Path, capsys:
     lines = capsys.readouterr().out.splitlines()
     place = next(number for number, line in enumerate(lines) if line.startswith("test error"))
     assert lines[place + 1].startswith("the model has learned hardly anything: its training loss is 2.")
-    assert "that of guessing 2.30; try a lower --optimizer.lr, 0.01 say, or more steps by --epochs" in lines[place + 1]
+    assert "that of guessing 2.30; try --optimizer.lr 0.01, or more steps by --epochs" in lines[place + 1]
 
 
 @pytest.mark.parametrize(("every", "warmup", "epochs"), [(10, 0, 30), (7, 1.0, 30), (3, 2.5, 30), (10, 6.0, 41)])
 def test_outer_steps_are_counted_as_they_are_taken(tmp_path: Path, every: int, warmup: float, epochs: int) -> None:
     more = ["--epochs", str(epochs), "--outer.every", str(every), "--outer.warmup", str(warmup)]
-    trainer = Trainer(read_config([*QUICK, *more, "--batch_size", "200", "--out", str(tmp_path / "run")]))
-    assert trainer.learning is not None
-    outer, taken = trainer.learning.outer, 0
-    for outer.calls in range(epochs * trainer.steps_per_epoch):
+    run = build_run(read_config([*QUICK, *more, "--batch_size", "200", "--out", str(tmp_path / "run")]))
+    assert run.outer_loop is not None
+    outer, taken = run.outer_loop.outer, 0
+    for outer.calls in range(epochs * run.steps_per_epoch):
         taken += outer.due()
-    counted = re.search(r"the policy learns in (\d+)", opening(trainer)[-1])
+    counted = re.search(r"the policy learns in (\d+)", describe_run(run)[-1])
     assert counted is not None
     assert int(counted[1]) == taken > 0
 
@@ -303,16 +295,16 @@ def test_interrupted_it_says_how_to_go_on(
 ) -> None:
     import signal
 
-    step = Trainer._train_step
+    step = Trainer.train_step
 
     def interrupted(trainer: Trainer, images: torch.Tensor, labels: torch.Tensor) -> None:
         step(trainer, images, labels)
-        if trainer.step == 2:
+        if trainer.run.step == 2:
             signal.raise_signal(signal.SIGINT)
 
     out = str(tmp_path / "run")
     with monkeypatch.context() as patched:
-        patched.setattr(Trainer, "_train_step", interrupted)
+        patched.setattr(Trainer, "train_step", interrupted)
         assert main(["train", "--out", out, *QUICK]) == 130
     assert f"stopped at step 3, a checkpoint is written; go on with: madao train --out {out} --resume" in (
         capsys.readouterr().err
@@ -321,7 +313,7 @@ def test_interrupted_it_says_how_to_go_on(
 
 
 @pytest.mark.parametrize(
-    ("where", "kept"), [("_train_epoch", "there is no checkpoint yet"), ("_finish", "the last checkpoint is kept")]
+    ("where", "kept"), [("train_epoch", "there is no checkpoint yet"), ("finish", "the last checkpoint is kept")]
 )
 def test_interrupted_at_once_it_says_how_to_go_on(
     where: str, kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -335,11 +327,13 @@ def test_interrupted_at_once_it_says_how_to_go_on(
     assert main(["train", "--out", out, "--resume"]) == 0
 
 
-@pytest.mark.parametrize("where", ["load_splits", "build_model", "RunDirectory.claim"])
+@pytest.mark.parametrize(
+    "where", ["builders.data.load_splits", "builders.run.build_network", "run.directory.RunDirectory.claim"]
+)
 def test_interrupted_before_it_began_it_says_so(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(f"madao.training.trainer.{where}", interrupted)
+    monkeypatch.setattr(f"madao.training.{where}", interrupted)
     assert main(["train", "--out", str(tmp_path / "run"), *QUICK]) == 130
     assert capsys.readouterr().err == "madao: stopped before training began; run the same command again\n"
     assert not (tmp_path / "run").exists()

@@ -9,12 +9,14 @@ import pytest
 import yaml
 
 from madao.config.train_config import (
+    NOT_OPTIONS,
     AugmentConfig,
     DataConfig,
     ModelConfig,
     OptimizerConfig,
     OuterConfig,
     TrainConfig,
+    free_settings,
     from_dict,
     to_dict,
 )
@@ -204,3 +206,17 @@ def test_what_is_read_is_checked() -> None:
         from_dict({"epochs": 0})
     with pytest.raises(UserError, match=r"^`data.val_fraction` must be at least 0 and below 1, got 1.5$"):
         from_dict({"data": {"validation": 1.5}})
+
+
+def test_the_settings_that_do_not_affect_a_result() -> None:
+    places = {"out", "resume", "device", "devices", "num_nodes", "data.root", "data.workers", "data.decode"}
+    habits = {"tensorboard", "checkpoint_every", "checkpoint_minutes", "data.cache_gib"}
+    speed = {f"speed.{name}" for name in ("kernels", "graph", "compile", "benchmark")}
+    assert free_settings() == places | habits | speed
+    assert free_settings("skip") == free_settings() - {"data.cache_gib"}
+
+
+def test_madao_train_has_sixty_options() -> None:
+    parts = [getattr(TrainConfig(), name) for name in to_dict(TrainConfig())]
+    count = sum(len(dataclasses.fields(part)) if dataclasses.is_dataclass(part) else 1 for part in parts)
+    assert count - len(NOT_OPTIONS) + len(("config", "recipe")) == 60

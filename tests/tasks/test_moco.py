@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from madao.hypergrad import Identity, Neumann, Relaxed
 from madao.models.encoder import Encoder, SplitBatchNorm, split_norms
-from madao.outer.policy_optimizer import PolicyOptimizer
+from madao.outer import ComputeOptions, PolicyOptimizer
 from madao.policy import BaseAugmentation, Policy
 from madao.tasks import MoCo
 from madao.training.inner_step import InnerStep
@@ -110,7 +110,14 @@ def test_views_have_crops_and_draws_of_their_own_and_the_key_side_has_no_gradien
     optimizer = torch.optim.SGD(moco.encoder.parameters(), lr=0.1)
     standard = BaseAugmentation(padding=2, cutout=0, mean=(0.4,), std=(0.3,))
     moco.base = standard
-    step = InnerStep(moco.encoder.float(), moco, Tensor.backward, optimizer, standard, policy)
+    step = InnerStep(
+        moco.encoder.float(),
+        moco,
+        backward=Tensor.backward,
+        optimizer=optimizer,
+        base_augmentation=standard,
+        policy=policy,
+    )
     moco.key.float()
     before = [parameter.clone() for parameter in moco.key.parameters()]
     trained = step(images(), torch.zeros(6, dtype=torch.int64), True)
@@ -154,9 +161,9 @@ def test_the_hypergradient_is_that_of_central_differences(mode: Any, solver: Any
         transform=STANDARD.normalise,
         solver=solver,
         estimator=Relaxed(),
-        inner_mode=mode,
         views=2,
         soft_targets=moco.soft_targets,
+        compute=ComputeOptions(inner_mode=mode),
     )
     buffers = {name: value.clone() for name, value in moco.key.named_buffers()}
     policy.manual_seed(3)

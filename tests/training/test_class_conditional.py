@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao import ClassPolicy, Policy, PolicyOptimizer, PolicySpec
+from madao import ClassPolicy, PolicySpec
 from madao.config.train_config import AugmentConfig, OuterConfig, TrainConfig
 from madao.errors import UserError
 from madao.hypergrad import Influence, Relaxed, SameExample
-from madao.training.run.artifacts import run_directory
+from madao.training.run.directory import run_directory
 from madao.training.trainer import Trainer
-from tests.outer.test_policy_optimizer import VALIDATION, network
-from tests.training.test_trainer import assert_resumes, settings, splits
-
-GENERATOR = torch.Generator().manual_seed(0)
-# No image of the last of four classes.
-TRAIN = torch.rand(24, 1, 8, 8, generator=GENERATOR), torch.arange(24) % 3
-
-
-def build(policy: Policy, **changes: Any) -> PolicyOptimizer:
-    descent = torch.optim.SGD(policy.parameters(), lr=1.0)
-    return PolicyOptimizer(policy, network(), every=1, optimizer=descent, **changes)
+from tests.helpers.conditional import TRAIN, build
+from tests.helpers.outer_steps import VALIDATION
+from tests.helpers.training import assert_resumes, built, settings, splits, trained
 
 
 @pytest.mark.parametrize("estimator", [Influence(), Relaxed()])
@@ -98,55 +89,38 @@ def by_class(out: Path, **changes: Any) -> TrainConfig:
 
 
 def test_a_run_leaves_a_policy_for_each_class_behind(tmp_path: Path) -> None:
-    trainer = Trainer(by_class(tmp_path / "run"), splits())
-    result = trainer.fit()
-    assert isinstance(trainer.policy, ClassPolicy)
+    run = built(by_class(tmp_path / "run"))
+    result = Trainer(run).fit()
+    assert isinstance(run.policy, ClassPolicy)
     spec = PolicySpec.load(tmp_path / "run" / "policy.json")
     assert spec.classes == ("a", "b", "c")
     assert len({spec.of_class(name) for name in spec.classes}) == 3
-    assert spec == trainer.policy.spec()
+    assert spec == run.policy.spec()
     last = json.loads((tmp_path / "run" / "trajectory.jsonl").read_text().splitlines()[-1])
     shares = torch.tensor(last["class_selection"])
-    torch.testing.assert_close(shares, trainer.policy.class_selection.detach().mean(0))
+    torch.testing.assert_close(shares, run.policy.class_selection.detach().mean(0))
     torch.testing.assert_close(shares.sum(1), torch.ones(3))
     names = [operation.name for operation in spec.operations]
     for name, row in zip(spec.classes, shares.tolist(), strict=True):
         assert result.classes[name] == pytest.approx(dict(zip(names, row, strict=True)))
-    assert result.policy["Rotate"] == pytest.approx(trainer.policy.selection[:, names.index("Rotate")].mean().item())
+    assert result.policy["Rotate"] == pytest.approx(run.policy.selection[:, names.index("Rotate")].mean().item())
     assert json.loads((tmp_path / "run" / "result.json").read_text())["classes"] == result.classes
     named = dataclasses.replace(by_class(tmp_path), out=None)
-    assert run_directory(named, splits()).name == "generated-small-cnn-learned-class-0"
+    assert run_directory(named, "generated", "small-cnn").name == "generated-small-cnn-madao-class-0"
 
 
-def test_it_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_resumes_bit_for_bit(tmp_path: Path) -> None:
     outer = OuterConfig(every=2, warmup=0, batch_size=16)
-    assert_resumes(monkeypatch, tmp_path, lambda out: by_class(out, outer=outer), splits())
-
-
-def assert_alone_learns(learn: str, configured: Callable[..., TrainConfig], out: Path, own: str) -> None:
-    """`own` is how the names of parameters end that start at 0: those of classes or images."""
-    outer = OuterConfig(every=2, warmup=0, batch_size=16, learn=learn)  # type: ignore[arg-type]
-    trainer = Trainer(configured(out, outer=outer), splits())
-    trainer.fit()
-    assert trainer.policy is not None
-    for name, parameter in trainer.policy.named_parameters():
-        start = 0.0 if name.endswith(own) or name.startswith("selection") else 0.5
-        learns = name.startswith("selection") == (learn == "selection")
-        assert (parameter != start).any() if learns else (parameter == start).all(), name
-
-
-@pytest.mark.parametrize("learn", ["selection", "strength"])
-def test_a_part_alone_may_learn(tmp_path: Path, learn: str) -> None:
-    assert_alone_learns(learn, by_class, tmp_path / "run", "_deviations")
+    assert_resumes(tmp_path, lambda out: by_class(out, outer=outer))
 
 
 def test_a_file_with_classes_is_a_method_for_the_same_classes(tmp_path: Path) -> None:
     path = tmp_path / "policy.json"
     ClassPolicy(["a", "b", "c"]).spec().save(path)
-    Trainer(settings(tmp_path / "run", str(path), epochs=1), splits()).fit()
+    trained(settings(tmp_path / "run", str(path), epochs=1))
     assert PolicySpec.load(tmp_path / "run" / "policy.json").classes == ("a", "b", "c")
     with pytest.raises(UserError, match="has a policy for each of the classes a, b, c …, and these images have a, b …"):
-        Trainer(settings(tmp_path / "other", str(path), epochs=1), splits(classes=2))
+        built(settings(tmp_path / "other", str(path), epochs=1), splits(classes=2))
 
 
 def test_the_condition_belongs_to_the_learned_policy() -> None:

@@ -14,12 +14,12 @@ from madao.config.train_config import AugmentConfig, OuterConfig, TrainConfig
 from madao.hypergrad import Influence, Relaxed, SameExample, Traced
 from madao.outer.outer_step import OuterRequest
 from madao.policy.conditional.features import features
-from madao.training.run.artifacts import run_directory
+from madao.training.run.directory import run_directory
 from madao.training.trainer import Trainer
-from tests.outer.test_policy_optimizer import VALIDATION
-from tests.policy.conditional.test_image_conditional import inverting_dark
-from tests.training.test_class_conditional import TRAIN, assert_alone_learns, build
-from tests.training.test_trainer import assert_resumes, settings, splits
+from tests.helpers.conditional import TRAIN, build
+from tests.helpers.outer_steps import VALIDATION
+from tests.helpers.policies import inverting_dark
+from tests.helpers.training import assert_resumes, built, settings, splits, trained
 
 
 def by_image(out: Path, **changes: Any) -> TrainConfig:
@@ -51,8 +51,7 @@ def test_traced_steps_have_the_gradient_of_others() -> None:
             for parameter in policy.parameters():
                 parameter.add_(torch.randn(parameter.shape, generator=generator))
         outer = build(policy)
-        asked = OuterRequest(None, 0, False, None, None, None)
-        return outer._estimated(hvp, asked, (*TRAIN, *VALIDATION)).grads
+        return outer.reference.with_hvp(hvp)(OuterRequest(), (*TRAIN, *VALIDATION)).grads
 
     for found, expected in zip(gradient(Traced()), gradient(None), strict=True):
         assert expected.abs().max() > 0
@@ -81,33 +80,28 @@ def test_draws_of_one_image_are_of_what_it_shows() -> None:
 
 
 def test_a_run_leaves_the_network_behind(tmp_path: Path) -> None:
-    trainer = Trainer(by_image(tmp_path / "run"), splits())
-    assert isinstance(trainer.policy, ImagePolicy)
+    run = built(by_image(tmp_path / "run"))
+    assert isinstance(run.policy, ImagePolicy)
     images, _ = splits().train.load(list(range(len(splits().train))))
-    crops = trainer.standard.before(images, trainer.standard.sample(images, torch.Generator().manual_seed(0)))
-    torch.testing.assert_close(trainer.policy.get_buffer("centre"), features(crops).mean(0))
-    assert trainer.policy.get_buffer("standardised")
-    result = trainer.fit()
+    crops = run.base_augmentation.before(images, run.base_augmentation.sample(images, torch.Generator().manual_seed(0)))
+    torch.testing.assert_close(run.policy.get_buffer("centre"), features(crops).mean(0))
+    assert run.policy.get_buffer("standardised")
+    result = Trainer(run).fit()
     spec = PolicySpec.load(tmp_path / "run" / "policy.json")
-    assert spec == trainer.policy.spec()
+    assert spec == run.policy.spec()
     assert spec.network is not None
     assert any(value for stage in spec.network.stages for outputs in stage for value in outputs.selection)
     last = json.loads((tmp_path / "run" / "trajectory.jsonl").read_text().splitlines()[-1])
-    torch.testing.assert_close(torch.tensor(last["selection"]), trainer.policy.selection.detach())
+    torch.testing.assert_close(torch.tensor(last["selection"]), run.policy.selection.detach())
     assert result.policy.keys() == {operation.name for operation in spec.operations}
     named = dataclasses.replace(by_image(tmp_path), out=None)
-    assert run_directory(named, splits()).name == "generated-small-cnn-learned-image-0"
+    assert run_directory(named, "generated", "small-cnn").name == "generated-small-cnn-madao-image-0"
     # And is a method like any other.
     again = settings(tmp_path / "again", str(tmp_path / "run" / "policy.json"), epochs=1)
-    Trainer(again, splits()).fit()
+    trained(again)
     assert PolicySpec.load(tmp_path / "again" / "policy.json") == spec
 
 
-def test_it_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_resumes_bit_for_bit(tmp_path: Path) -> None:
     outer = OuterConfig(every=2, warmup=0, batch_size=16)
-    assert_resumes(monkeypatch, tmp_path, lambda out: by_image(out, outer=outer), splits())
-
-
-@pytest.mark.parametrize("learn", ["selection", "strength"])
-def test_a_part_alone_may_learn(tmp_path: Path, learn: str) -> None:
-    assert_alone_learns(learn, by_image, tmp_path / "run", "_outputs")
+    assert_resumes(tmp_path, lambda out: by_image(out, outer=outer))

@@ -22,7 +22,16 @@ def parts(device: str, accumulate: int = 1, clip: float | None = None, policy: b
     optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9, fused=device == "cuda")
     standard = BaseAugmentation(padding=1, cutout=3, mean=(0.5,) * 3, std=(0.2,) * 3)
     learned = Policy(seed=1).to(device) if policy else None
-    return InnerStep(model, Classification(), Tensor.backward, optimizer, standard, learned, accumulate, clip)
+    return InnerStep(
+        model,
+        Classification(),
+        backward=Tensor.backward,
+        optimizer=optimizer,
+        base_augmentation=standard,
+        policy=learned,
+        accumulate=accumulate,
+        clip=clip,
+    )
 
 
 def batches(device: str, count: int = 12, size: int = 16) -> list[tuple[Tensor, Tensor]]:
@@ -39,8 +48,8 @@ def batches(device: str, count: int = 12, size: int = 16) -> list[tuple[Tensor, 
 def test_a_step_is_sgd_on_what_the_draw_made_of_the_batch() -> None:
     step, ((images, labels),) = parts("cpu", policy=False), batches("cpu", 1)
     reference = parts("cpu", policy=False)
-    draw = reference.standard.sample(images)
-    outputs = reference.model(reference.standard.augment(images, draw))
+    draw = reference.base_augmentation.sample(images)
+    outputs = reference.model(reference.base_augmentation.augment(images, draw))
     loss = F.cross_entropy(outputs, labels)
     loss.backward()
     reference.optimizer.step()
@@ -74,7 +83,7 @@ def test_a_part_without_images_adds_nothing(clip: float | None) -> None:
         calls: list[int] = []
         step.model.register_forward_pre_hook(lambda _, inputs, calls=calls: calls.append(len(inputs[0])))
         if world == 2:
-            step.place, step.world = Shard(0, 2, 2), 2
+            step.shard, step.world = Shard(0, 2, 2), 2
             step.backward = lambda loss: (loss / 2).backward()  # the mean with one that has nothing
         found.append((step(images, labels, True), step.model.state_dict(), calls))
     (shared, weights, calls), (alone, expected, others) = found
@@ -91,7 +100,7 @@ def test_a_graph_trains_as_its_steps_do(accumulate: int, clip: float | None) -> 
     said: list[str] = []
     plain, recorded = parts("cuda", accumulate, clip), parts("cuda", accumulate, clip)
     assert recorded.policy is not None
-    graphed = GraphedStep(recorded, [recorded.standard, recorded.policy], said.append)
+    graphed = GraphedStep(recorded, [recorded.base_augmentation, recorded.policy], said.append)
     for number, (images, labels) in enumerate(batches("cuda")):
         augment = number % 3 > 0  # two graphs, taking turns
         expected, found = plain(images, labels, augment), graphed(images, labels, augment)
@@ -107,7 +116,7 @@ def test_a_graph_trains_as_its_steps_do(accumulate: int, clip: float | None) -> 
 def test_a_graph_sees_new_rates_and_new_policies() -> None:
     step = parts("cuda")
     assert step.policy is not None
-    graphed = GraphedStep(step, [step.standard, step.policy], print)
+    graphed = GraphedStep(step, [step.base_augmentation, step.policy], print)
     data = batches("cuda", 8)
     for images, labels in data[:6]:
         graphed(images, labels, True)
@@ -131,7 +140,7 @@ def test_what_cannot_be_recorded_runs_as_it_is_and_says_so_once() -> None:
 
     step.model = Waits()
     assert step.policy is not None
-    graphed = GraphedStep(step, [step.standard, step.policy], said.append)
+    graphed = GraphedStep(step, [step.base_augmentation, step.policy], said.append)
     losses = [float(graphed(images, labels, True).loss) for images, labels in batches("cuda")]
     assert len(said) == 1
     assert "without a CUDA graph" in said[0]

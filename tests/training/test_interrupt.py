@@ -46,7 +46,10 @@ def test_the_first_signal_is_a_request_and_nothing_else(number: signal.Signals, 
 
 
 def test_ctrl_c_is_answered_at_once(capfd: pytest.CaptureFixture[str]) -> None:
-    for number, said in ((signal.SIGTERM, ""), (signal.SIGINT, "\nstopping, after this; Ctrl-C again stops at once\n")):
+    for number, said in (
+        (signal.SIGTERM, ""),
+        (signal.SIGINT, "\nstopping, after this; Ctrl-C again stops immediately\n"),
+    ):
         with stop_requests("this"):
             signal.raise_signal(number)
         assert capfd.readouterr().err == said

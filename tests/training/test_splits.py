@@ -1,5 +1,6 @@
 """Which images a run trains on, and which are set aside."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +8,12 @@ import pytest
 import torch
 
 from madao.config.train_config import DataConfig
-from madao.data import InMemoryImages
+from madao.data import GpuDecodedImages, InMemoryImages
 from madao.data.datasets.folder import holds_classes
+from madao.data.image_files import ImageFiles
 from madao.errors import UserError
-from madao.training.splits import Splits, load_splits
+from madao.training.splits import Splits, load_splits, on_device
+from tests.helpers.training import splits
 
 COUNTS = (40, 20, 20)
 """Training images of each class."""
@@ -27,7 +30,7 @@ def written(folder: Path, validation: bool = False) -> Path:
     return folder / "data.npz"
 
 
-def splits(root: Path, images: int | None, seed: int = 0) -> Splits:
+def loaded(root: Path, images: int | None, seed: int = 0) -> Splits:
     return load_splits(DataConfig(root=str(root), max_images=images, val_fraction=0.2, split_seed=seed))
 
 
@@ -38,7 +41,7 @@ def numbers(images: object) -> list[int]:
 
 @pytest.mark.parametrize("validation", [False, True])
 def test_of_each_class_its_share_is_used(validation: bool, tmp_path: Path) -> None:
-    found = splits(written(tmp_path, validation), 20)
+    found = loaded(written(tmp_path, validation), 20)
     used = numbers(found.train) if validation else sorted(numbers(found.train) + numbers(found.validation))
     assert len(set(used)) == 20
     assert torch.bincount(torch.bucketize(torch.tensor(used), torch.tensor([39, 59]))).tolist() == [10, 5, 5]
@@ -51,10 +54,10 @@ def test_of_each_class_its_share_is_used(validation: bool, tmp_path: Path) -> No
 def test_what_is_set_aside_is_told_by_its_place_among_all_images(tmp_path: Path) -> None:
     root = written(tmp_path)
     for images in (None, 80, 20):
-        found = splits(root, images)
+        found = loaded(root, images)
         assert found.validation_indices is not None
         assert found.validation_indices.tolist() == numbers(found.validation)
-    assert numbers(splits(root, None).train) == numbers(splits(root, 80).train)
+    assert numbers(loaded(root, None).train) == numbers(loaded(root, 80).train)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +78,7 @@ def test_photos_in_the_place_of_a_named_data_set_are_seen(
         (tmp_path / file).touch()
     with pytest.raises(UserError, match=f"found no complete {name}") as caught:
         load_splits(DataConfig(name=name, root=str(tmp_path)))
-    hint = f"; to train on the folders of images in {tmp_path} leave out --recipe and --data.name"
+    hint = f"; to train on the folders of images in {tmp_path} leave out `recipe` and `data.name`"
     assert str(caught.value).endswith(hint) == hinted
 
 
@@ -98,24 +101,42 @@ def test_all_may_be_trained_on(tmp_path: Path) -> None:
     assert numbers(found.on(torch.device("cpu")).train) == [*range(80)]
     few = load_splits(DataConfig(root=str(written(tmp_path)), val_fraction=0, max_images=3))
     assert len(few.train) == 3  # one of each class, since none is set aside
-    with pytest.raises(UserError, match=r"npz comes with validation images, which --data\.validation 0 does not add"):
+    with pytest.raises(UserError, match=r"npz comes with validation images, and `data\.val_fraction=0`"):
         load_splits(DataConfig(root=str(written(tmp_path, validation=True)), val_fraction=0))
 
 
 def test_the_seed_decides_which(tmp_path: Path) -> None:
     root = written(tmp_path, validation=True)
-    assert numbers(splits(root, 20).train) == numbers(splits(root, 20).train)
-    assert numbers(splits(root, 20).train) != numbers(splits(root, 20, seed=1).train)
+    assert numbers(loaded(root, 20).train) == numbers(loaded(root, 20).train)
+    assert numbers(loaded(root, 20).train) != numbers(loaded(root, 20, seed=1).train)
 
 
 def test_more_than_there_are_is_all_of_them(tmp_path: Path) -> None:
     root = written(tmp_path)
-    assert numbers(splits(root, 81).train) == numbers(splits(root, None).train)
+    assert numbers(loaded(root, 81).train) == numbers(loaded(root, None).train)
 
 
 @pytest.mark.parametrize(("validation", "least", "each"), [(False, 6, 2), (True, 3, 1)])
 def test_too_few_names_the_least(validation: bool, least: int, each: int, tmp_path: Path) -> None:
     root = written(tmp_path, validation)
-    assert len(splits(root, least).train) == 3
-    with pytest.raises(UserError, match=rf"--data\.images must be at least {least}, {each} of each class, got"):
-        splits(root, least - 1)
+    assert len(loaded(root, least).train) == 3
+    with pytest.raises(UserError, match=rf"`data\.max_images` must be at least {least}, {each} of each class, got"):
+        loaded(root, least - 1)
+
+
+def test_workers_decode_where_the_device_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = ImageFiles([tmp_path / "a.jpg"], torch.tensor([0]), 8)
+    given = dataclasses.replace(splits(), train=files, skipped=2)
+    skipped = "skipped 2 images that could not be read"
+    moved, notes = on_device(given, DataConfig(), torch.device("cpu"))
+    assert (moved.train, notes) == (files, [skipped])
+    moved, notes = on_device(given, DataConfig(decode="gpu"), torch.device("cpu"))
+    assert moved.train is files
+    assert notes == [skipped, "`data.decode=gpu`: the device is cpu, so worker processes decode the images"]
+    monkeypatch.setattr("madao.training.splits.gpu_decode_error", lambda device: None)
+    moved, notes = on_device(given, DataConfig(decode="gpu"), torch.device("cpu"))
+    assert isinstance(moved.train, GpuDecodedImages)
+    assert isinstance(moved.validation, InMemoryImages)
+    assert notes == [skipped]
+    assert on_device(given, DataConfig(decode="workers"), torch.device("cpu"))[0].train is files
+    assert on_device(splits(), DataConfig(decode="gpu"), torch.device("cpu"))[1] == []

@@ -73,7 +73,6 @@ def with_flags(message: str) -> str:
     >>> with_flags("`data.size` must be at least 1; try `batch_size=64`")
     '--data.size must be at least 1; try --batch_size 64'
     """
-
     from madao.config.train_config import NOT_OPTIONS
 
     def flag(found: re.Match[str]) -> str:

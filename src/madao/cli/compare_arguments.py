@@ -1,7 +1,6 @@
 """Parsing the command line of `madao compare`."""
 
 import dataclasses
-import importlib.util
 import itertools
 import json
 from pathlib import Path
@@ -18,7 +17,7 @@ from madao.errors import UserError
 from madao.experiments.compare_config import CompareConfig, Plan
 from madao.experiments.table import TUNED
 from madao.text import nearest
-from madao.training.build import METHODS, build_policy
+from madao.training.builders.policy import METHODS, build_policy
 
 _DEFAULT = ("base", "uniform", TUNED, "learned")
 _OURS = {"--seed": "--seeds", "--augment.method": "--methods", "--resume": "nothing: it always goes on"}
@@ -49,11 +48,9 @@ def read_plan(arguments: list[str]) -> Plan:
     arguments = with_recipes(with_values(arguments, parser))
     chosen, base = _parsed(parser, arguments)
     if base.devices * base.num_nodes > 1:
-        raise UserError("madao compare trains each cell on one device; leave out --devices and --num_nodes")
+        raise UserError("madao compare trains each cell on one device; leave out `devices` and `num_nodes`")
     variants = _variants(chosen.variants)
     names = _names(chosen.methods, variants)
-    if chosen.methods is None and chosen.search.trials and importlib.util.find_spec("optuna") is None:
-        names.remove(TUNED)
     if TUNED in names and chosen.search.trials and "--augment.magnitude" in given:
         raise UserError(
             "--augment.magnitude is searched for; add --search.trials 0 to take the one that is given, or leave it out"

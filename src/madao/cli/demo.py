@@ -18,6 +18,7 @@ from madao.data.datasets.digits import digits
 from madao.data.datasets.synthetic_shift import BY_CLASS, BY_TONE, FAMILIES, HALVES, dark_on_light
 from madao.policy import FrozenPolicy, load_policy
 from madao.text import METHOD_LABELS
+from madao.training.builders.run import build_run
 from madao.training.interrupt import Interrupted
 from madao.training.run.directory import RunDirectory
 from madao.training.run.result import Result
@@ -110,7 +111,7 @@ def _train_all(configs: dict[str, TrainConfig]) -> dict[str, Result]:
     threads = torch.get_num_threads()
     torch.set_num_threads(min(threads, 2))
     try:
-        return {method: Trainer(config, title=f"{method:>8}").fit() for method, config in configs.items()}
+        return {method: Trainer(build_run(config, title=f"{method:>8}")).fit() for method, config in configs.items()}
     except Interrupted as stop:
         raise Interrupted(stop.number, "stopped, a checkpoint is written; run the same command to go on") from None
     finally:

@@ -1,22 +1,22 @@
 """`madao evaluate`: measure a model that `madao train` trained."""
 
 import dataclasses
-import functools
 import json
 from pathlib import Path
 from typing import Any, Literal
 
 from madao.cli.parser import call
 from madao.config.train_config import from_dict
-from madao.data import Batches
 from madao.device.precision import set_precision
 from madao.errors import DataError, ModelError, UserError
+from madao.files import load_torch
 from madao.tasks import EvalResult
-from madao.training.build import build_base_augmentation, build_model, build_task, pick_device
-from madao.training.evaluate import evaluate as score
-from madao.training.evaluate import to_compare_with
+from madao.training.builders.environment import pick_device
+from madao.training.builders.model import build_model
+from madao.training.builders.policy import build_base_augmentation
+from madao.training.builders.task import build_task
+from madao.training.evaluate import evaluate_images
 from madao.training.linear_probe import LinearProtocol, linear_evaluation
-from madao.training.run import checkpoint
 from madao.training.run.directory import RunDirectory
 from madao.training.splits import load_splits, on_device
 
@@ -61,7 +61,7 @@ def evaluate(
     where = pick_device(device)
     autocast = set_precision(config.precision, where)
     state: dict[str, Any] | None
-    state = checkpoint.read(directory.best) if weights == "best" else directory.checkpoints.load()
+    state = load_torch(directory.best) if weights == "best" else directory.checkpoints.load()
     if state is None:
         raise UserError(f"{run} has no checkpoint yet")
     splits, _ = on_device(load_splits(data), data, where)  # decoded by whom the run had them decoded
@@ -87,20 +87,21 @@ def evaluate(
         standard = build_base_augmentation(config.augment, splits, 0)
         model.to(where)
         task = build_task(config, splits, model, standard, autocast=autocast)
-        batches = functools.partial(
-            Batches, batch_size=batch_size, device=where, shuffle=False, drop_last=False, workers=data.processes
-        )
         if protocol == "linear":
             found = linear_evaluation(
                 model, splits.train, images, len(splits.classes), standard, linear, autocast, data.processes
             )
         else:
-            shown, measure = batches(images).epoch(0), task.measure()
-
-            def known() -> Any:
-                return batches(to_compare_with(splits.train)).epoch(0)
-
-            found = score(model, shown, standard, autocast, measure=measure, known=known)
+            found = evaluate_images(
+                model,
+                images,
+                splits.train,
+                task,
+                standard,
+                autocast=autocast,
+                batch_size=batch_size,
+                workers=data.processes,
+            )
     except (DataError, ModelError, RuntimeError) as error:
         raise UserError(" ".join(str(error).split())[:300]) from None
     called = "linear error" if protocol == "linear" else task.metric_name

@@ -6,6 +6,7 @@ import shlex
 import signal
 from pathlib import Path
 
+from madao.cli import with_flags
 from madao.cli.help import asked_for, section
 from madao.cli.parser import Parser, with_values
 from madao.cli.recipes import recipe_path
@@ -14,10 +15,9 @@ from madao.distributed.group import ProcessGroup
 from madao.errors import SharedError, UserError
 from madao.policy.describe import preferred
 from madao.text import nearest
-from madao.training.build import build_policy
-from madao.training.interrupt import Interrupted, how_to_resume
-from madao.training.monitor.closing import warning
-from madao.training.monitor.opening import opening
+from madao.training.builders.run import build_run
+from madao.training.interrupt import Interrupted
+from madao.training.monitor.advice import describe_run, model_advice
 from madao.training.run.result import Result
 from madao.training.trainer import Trainer
 
@@ -34,37 +34,42 @@ def command(arguments: list[str]) -> None:
     """Train as the command line says."""
     try:
         config = read_config(arguments)
-        build_policy(config.augment, None, config.seed)  # a misspelt name is told before a folder that is taken
-        trainer = Trainer(config)
-        if trainer.ranks.first:
-            print("\n".join(opening(trainer)), flush=True)
-        result = _fit(trainer)
+        run = build_run(config)
+        if run.ranks.is_first:
+            print(with_flags("\n".join(describe_run(run))), flush=True)
+        result = _fit(Trainer(run))
     except (UserError, Interrupted) as error:
         ranks = ProcessGroup.current()
-        if ranks.first:
+        if ranks.is_first:
             raise
         if not isinstance(error, SharedError | Interrupted):
             raise UserError(f"process {ranks.rank} of {ranks.world}: {error}") from None
         raise SystemExit(error.exit_code if isinstance(error, Interrupted) else 2) from None  # the first one says it
-    if ProcessGroup.current().first:
+    if ProcessGroup.current().is_first:
         from madao.report.run import read_run  # which takes a while to import
 
         lines = summary(result, config.outer.learn == "strength", read_run(Path(result.out)).unlearned)
-        if (nothing := warning(trainer)) is not None:
-            lines.insert(1, nothing)
+        if (advice := model_advice(run)) is not None:
+            lines.insert(1, with_flags(advice))
         print("\n".join(lines), flush=True)
 
 
 def _fit(trainer: Trainer) -> Result:
-    """Train; Ctrl-C that finds no step to finish, or came twice, says what there is to go on with."""
-    directory = trainer.directory
+    """Train. Where a signal stops the run, say how to go on with it."""
+    directory = trainer.run.directory
     try:
         return trainer.fit()
-    except KeyboardInterrupt:
+    except Interrupted as stop:
+        raise Interrupted(stop.number, f"{stop}; {_how_to_resume(directory.path)}") from None
+    except KeyboardInterrupt:  # in no step, or for the second time
         if directory.saved_config() is None:
             raise
         kept = "there is no checkpoint yet" if directory.checkpoints.empty else "the last checkpoint is kept"
-        raise Interrupted(signal.SIGINT, f"stopped at once, {kept}; {how_to_resume(directory.path)}") from None
+        raise Interrupted(signal.SIGINT, f"stopped at once, {kept}; {_how_to_resume(directory.path)}") from None
+
+
+def _how_to_resume(path: Path) -> str:
+    return f"go on with: madao train --out {shlex.quote(str(path))} --resume"
 
 
 def read_config(arguments: list[str]) -> TrainConfig:
@@ -137,7 +142,7 @@ def summary(result: Result, alike_by_choice: bool = False, unlearned: str | None
     Args:
         result: Of the run.
         alike_by_choice: Whether which operations are chosen was not to be learned.
-        unlearned: Why the policy is as it started, where it was to learn.
+        unlearned: The reason why a policy that should learn did not change.
     """
     measured = {"test": result.test_error, "validation": result.validation_error}
     known = {split: error for split, error in measured.items() if error is not None}
@@ -145,7 +150,7 @@ def summary(result: Result, alike_by_choice: bool = False, unlearned: str | None
     lacking = "; there is no test set" if result.test_error is None else ""
     lines = [f"{errors or 'trained, and nothing measured'} (epoch {result.epoch}{lacking})"]
     if unlearned is not None:
-        lines.append(f"the policy is as it started: {unlearned}")
+        lines.append(with_flags(f"the policy did not change: {unlearned}"))
     elif result.policy and alike_by_choice:
         lines.append("the policy chooses all alike, as asked, and has learned how often and how strongly")
     elif result.policy and not preferred(result.policy.values()):

@@ -103,3 +103,8 @@ class OuterConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UserError(f"`outer.{name}` must be above 0, got {value}")
+
+
+def warmup_epochs(warmup: float | None, epochs: float) -> float:
+    """Return the number of epochs before the first outer step: a fifth of all, unless `outer.warmup` says another."""
+    return epochs / 5 if warmup is None else warmup

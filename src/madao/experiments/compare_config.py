@@ -14,10 +14,10 @@ class SearchConfig:
     """How RandAugment's magnitude is chosen: as in the paper at random, by validation error.
 
     Args:
-        trials: Magnitudes that are tried; 0 takes --augment.magnitude as it is.
+        trials: Magnitudes that are tried; 0 takes augment.magnitude.
         seeds: Trainings of each, over whose mean validation error is chosen.
-        storage: Optuna's URL, sqlite:///FILE or postgresql://…, where several machines share a search. By default a
-            file in --out.
+        storage: Optuna's URL, sqlite:///FILE or postgresql://…, where several machines share a search. By default this
+            machine searches alone.
     """
 
     trials: int = 3
@@ -38,8 +38,7 @@ class CompareConfig:
 
     Args:
         methods: Names with commas between: base, uniform, randaugment, trivialaugment, autoaugment-cifar10, …,
-            learned, and those of --variants. By default base, uniform, randaugment (where Optuna is installed),
-            learned and all variants.
+            learned, and those of --variants. By default base, uniform, randaugment, learned and all variants.
         variants: A YAML file of methods of your own: names, and the settings that tell them from the learned policy.
         seeds: How many (3: seeds 0, 1 and 2), or which (0,1,7).
         jobs: Trainings at a time. More than one pays where a single one leaves the GPU idle; the table's times are

@@ -8,15 +8,17 @@ from torch import nn
 
 
 class WeightAverage:
-    """θ̄ ← d θ̄ + (1 − d) θ after each step, with d = min(decay, (1 + t) / (10 + t)), so that early steps fade soon.
+    """An exponential average: θ̄ ← d θ̄ + (1 − d) θ after each step, with d = min(decay, (1 + t) / (10 + t)).
 
-    Buffers that are not floating point, as counters, are copied.
+    The rising d lets early steps fade soon. Buffers that are not floating point, such as counters, are copied.
 
     Args:
-        model: What is averaged.
-        decay: Towards 1, the average is longer.
-        ramp: Whether d grows to that, rather than being it from the start.
+        model: The model to average.
+        decay: The largest d. The closer to 1, the longer the average.
+        ramp: Whether d rises to `decay`, rather than being `decay` from the start.
     """
+
+    # Not torch.optim.swa_utils.AveragedModel: it copies the first step, so that results and checkpoints would differ.
 
     def __init__(self, model: nn.Module, decay: float, ramp: bool = True) -> None:
         self.module = copy.deepcopy(model).eval().requires_grad_(False)
@@ -25,7 +27,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Take in the weights as they are now."""
+        """Add the present weights to the average."""
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps)) if self.ramp else self.decay
         self.steps += 1
         averages = itertools.chain(self.module.parameters(), self.module.buffers())
@@ -36,7 +38,7 @@ class WeightAverage:
                 average.copy_(here)
 
     def state_dict(self) -> dict[str, object]:
-        """What `load_state_dict` needs."""
+        """Return the average and the number of steps."""
         return {"steps": self.steps, "module": self.module.state_dict()}
 
     def load_state_dict(self, state: dict[str, object]) -> None:

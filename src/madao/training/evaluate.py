@@ -1,67 +1,111 @@
-"""How well a model does on images that are not augmented."""
+"""Evaluation of a model on images that are not augmented."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
 
-from madao.data import Images
+from madao.data import Batches, Images
 from madao.distributed.group import ProcessGroup
 from madao.hypergrad.autodiff.functional_model import in_mode
 from madao.policy import BaseAugmentation
-from madao.tasks import Classification, EvalResult, Metric
+from madao.tasks import Classification, EvalResult, Metric, Task
 
 _COMPARED = 50_000
-"""Most training images that others are compared with: all of CIFAR's, and a check that stays cheap on ImageNet."""
+"""The most training images to compare with: all of CIFAR's, and few enough for a check that stays cheap on ImageNet."""
+
+
+def evaluate_images(
+    model: nn.Module,
+    images: Images,
+    train: Images,
+    task: Task,
+    base_augmentation: BaseAugmentation,
+    *,
+    autocast: torch.dtype | None = None,
+    ranks: ProcessGroup | None = None,
+    batch_size: int = 500,
+    workers: int = 0,
+) -> EvalResult:
+    """Measure a model by its task.
+
+    Args:
+        model: The model, on its device.
+        images: The images.
+        train: The training images, for metrics that compare with them.
+        task: The task.
+        base_augmentation: Centres and normalises images.
+        autocast: The half-precision dtype of forward passes, if any.
+        ranks: The processes that share the images; the result is of all of them.
+        batch_size: Images of one pass.
+        workers: Processes that read images that are not in memory.
+    """
+    ranks = ProcessGroup() if ranks is None else ranks
+    batches = functools.partial(
+        Batches,
+        batch_size=batch_size,
+        device=next(model.parameters()).device,
+        shuffle=False,
+        drop_last=False,
+        workers=workers,
+        rank=ranks.rank,
+        world=ranks.world,
+    )
+
+    def known() -> Iterator[tuple[Tensor, Tensor]]:
+        return batches(evenly_spaced(train)).epoch(0)
+
+    return evaluate(model, batches(images).epoch(0), base_augmentation, autocast, ranks, task.measure(), known)
 
 
 @torch.inference_mode()
 def evaluate(
     model: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
-    standard: BaseAugmentation,
+    base_augmentation: BaseAugmentation,
     autocast: torch.dtype | None = None,
     ranks: ProcessGroup | None = None,
-    measure: Metric | None = None,
+    metric: Metric | None = None,
     known: Callable[[], Iterable[tuple[Tensor, Tensor]]] | None = None,
 ) -> EvalResult:
-    """Score a model, which is in evaluation mode meanwhile.
+    """Measure a model on batches. The model is in evaluation mode meanwhile.
 
     Args:
-        model: Gives what is measured.
+        model: The model.
         batches: uint8 images and targets, on the model's device.
-        standard: How images are cut and normalised.
-        autocast: Half-precision dtype of the forward passes, if any.
-        ranks: The processes that have a part of the batches each; the score is of all of them.
-        measure: What takes the batches in. By default that of classification.
-        known: Gives batches of training images, for measures that compare.
+        base_augmentation: Centres and normalises images.
+        autocast: The half-precision dtype of forward passes, if any.
+        ranks: The processes that have a part of the batches each; the result is of all of them.
+        metric: The metric. By default that of classification.
+        known: Returns batches of training images, for metrics that compare with them.
     """
-    measure = Classification().measure() if measure is None else measure
+    metric = Classification().measure() if metric is None else metric
 
     def answers(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
         for images, targets in batches:
-            inputs = standard.normalise(standard.centre(images))
+            inputs = base_augmentation.normalise(base_augmentation.centre(images))
             half = contextlib.nullcontext() if autocast is None else torch.autocast(images.device.type, dtype=autocast)
             with half:
-                outputs = measure.outputs(model, inputs).float()
-            yield outputs, measure.targets(standard, targets)
+                outputs = metric.outputs(model, inputs).float()
+            yield outputs, metric.targets(base_augmentation, targets)
 
     with in_mode(model, "eval"):
-        if measure.compares and known is not None:
+        if metric.compares and known is not None:
             tensors = [torch.cat(part) for part in zip(*answers(known()), strict=True)]
             outputs, targets = tensors if ranks is None else [ranks.all_gather(tensor) for tensor in tensors]
-            measure.compare_with(outputs, targets)
+            metric.compare_with(outputs, targets)
         for outputs, targets in answers(batches):
-            measure.add(outputs, targets)
-    sums = measure.sums()
+            metric.add(outputs, targets)
+    sums = metric.sums()
     if ranks is not None and ranks.world > 1:
         sums = ranks.all_reduce_sum((sums.to(next(model.parameters()).device),))[0].cpu()
-    return measure.score(sums)
+    return metric.score(sums)
 
 
-def to_compare_with(images: Images) -> Images:
-    """At most 50,000 of the images, evenly spaced."""
+def evenly_spaced(images: Images) -> Images:
+    """Return at most 50,000 of the images, evenly spaced."""
     if len(images) <= _COMPARED:
         return images
     return images.subset(torch.arange(_COMPARED) * len(images) // _COMPARED)

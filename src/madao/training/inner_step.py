@@ -16,14 +16,14 @@ from madao.tasks import Task
 
 @dataclasses.dataclass(frozen=True)
 class InnerResult:
-    """What one step leaves behind. In a graph these are the same tensors at every step, overwritten by the next.
+    """The result of one step. A CUDA graph returns the same tensors at every step and overwrites them at the next.
 
     Attributes:
         cropped: The batch before the policy.
-        targets: Its targets, as they are before the policy.
-        draw: What standard augmentation did to it.
-        loss: Its mean loss; of several processes one's own part of it.
-        wrong: How many of its images were wrong.
+        targets: The targets before the policy.
+        draw: The draw of base augmentation.
+        loss: The mean loss of the batch, or the part of it from this process's images.
+        num_errors: The number of images that the model has wrong.
     """
 
     cropped: Tensor
@@ -37,76 +37,82 @@ class InnerStep:
     """One step of the weights.
 
     Args:
-        model: What is trained, called as `model(inputs)`.
-        task: What is learned.
-        backward: What takes the loss back through the model.
-        optimizer: Of the weights; its learning rate is set by whoever calls.
-        standard: Crop, flip, normalise and Cutout.
-        policy: What stands between flip and normalise, if anything.
-        accumulate: Parts in which a batch passes through the model.
-        clip: Longest gradient that is used as it is; None for any.
-        place: Of this process's images among those of all, whose gradients the model averages. By default there is
-            one process.
-        world: How many processes there are.
+        model: The model, called as `model(inputs)`.
+        task: The task.
+        backward: Takes the loss back through the model.
+        optimizer: The optimizer of the weights. The caller sets its learning rate.
+        base_augmentation: Crop, flip, normalise and Cutout.
+        policy: The policy between flip and normalise, if any.
+        accumulate: The number of parts in which a batch passes through the model.
+        clip: The longest gradient that is not shortened; None for any.
+        shard: The place of this process's images in the batch. By default there is one process.
+        world: The number of processes, over which the model averages gradients.
     """
 
     def __init__(
         self,
         model: nn.Module,
         task: Task,
+        *,
         backward: Callable[[Tensor], None],
         optimizer: torch.optim.Optimizer,
-        standard: BaseAugmentation,
+        base_augmentation: BaseAugmentation,
         policy: AugmentationPolicy | None,
         accumulate: int = 1,
         clip: float | None = None,
-        place: Shard | None = None,
+        shard: Shard | None = None,
         world: int = 1,
     ) -> None:
-        self.place, self.world = place, world
         self.model, self.task, self.backward, self.optimizer = model, task, backward, optimizer
-        self.standard, self.policy, self.accumulate, self.clip = standard, policy, accumulate, clip
+        self.base_augmentation, self.policy = base_augmentation, policy
+        self.accumulate, self.clip, self.shard, self.world = accumulate, clip, shard, world
 
     def __call__(self, images: Tensor, targets: Tensor, augment: bool) -> InnerResult:
-        """Train on a batch, through the policy where `augment`."""
+        """Train on a batch.
+
+        Args:
+            images: uint8 images.
+            targets: Their targets.
+            augment: Whether the images pass through the policy.
+        """
         task = self.task
-        place = Shard.alone(len(images)) if self.place is None else self.place
-        draw, cropped, targets = cropped_batch(task, self.standard, images, targets, place)
+        shard = Shard.alone(len(images)) if self.shard is None else self.shard
+        draw, cropped, targets = crop_batch(task, self.base_augmentation, images, targets, shard)
         augmented, draws = cropped, None
         if augment and self.policy is not None:
-            draws = [sample_shard(self.policy, cropped, targets, place) for _ in range(task.views)]
+            draws = [sample_shard(self.policy, cropped, targets, shard) for _ in range(task.views)]
             augmented = self.policy.augment(cropped, draws[0])
         given = task.inner(self.policy, targets, draws)
-        inputs = self.standard.after(augmented, draw)
+        inputs = self.base_augmentation.after(augmented, draw)
         losses, num_errors = [], []
         self.optimizer.zero_grad()
         parts = inputs.tensor_split(self.accumulate), given.tensor_split(self.accumulate)
         for part_inputs, part_given in zip(*parts, strict=True):
-            some = len(part_given) > 0  # unless images could not be read
+            some = len(part_given) > 0  # a part is empty where images could not be read
             if not some and self.world == 1:
                 continue
             outputs = self.model(part_inputs)
-            # Without images a sum, which is 0 where a mean is NaN: other processes wait for this one's gradients.
-            loss = task.loss(outputs, part_given) * (len(part_given) / place.total) if some else outputs.sum()
-            self.backward(loss * self.world)  # of which the model takes the mean over processes
+            # The other processes wait for the gradients of this one. The sum of no outputs is 0, their mean NaN.
+            loss = task.loss(outputs, part_given) * (len(part_given) / shard.total) if some else outputs.sum()
+            self.backward(loss * self.world)  # the model averages gradients over processes
             losses.append(loss.detach())
             num_errors.append(task.num_errors(outputs.detach(), part_given))
         if self.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         self.optimizer.step()
-        self.optimizer.zero_grad()  # whose memory outer steps may use
+        self.optimizer.zero_grad()  # outer steps may use the memory of the gradients
         task.after_step(given)
         return InnerResult(cropped, targets, draw, torch.stack(losses).sum(), torch.stack(num_errors).sum())
 
 
 class GraphedStep:
-    """`InnerStep` recorded as a CUDA graph: one launch a step, where the step is bound by its launches.
+    """`InnerStep` recorded as a CUDA graph, for models whose steps take less time than their kernel launches.
 
     Args:
-        step: What is recorded.
-        random: Modules whose random numbers the step draws.
-        say: Where it says that it could not be recorded.
-        memory: What its graphs share with others.
+        step: The step to record.
+        random: The modules whose random numbers the step draws.
+        say: Is called with a line where the step cannot be recorded.
+        memory: The memory that the graph shares with others.
     """
 
     def __init__(
@@ -120,7 +126,7 @@ class GraphedStep:
         self.step = step
 
     def __call__(self, images: Tensor, targets: Tensor, augment: bool) -> InnerResult:
-        """Train on a batch, through the policy where `augment`."""
+        """Train on a batch, as `InnerStep` does."""
         return self.recorder(augment, (images, targets))
 
     def _run(self, augment: bool, batch: tuple[Tensor, ...]) -> InnerResult:
@@ -128,17 +134,23 @@ class GraphedStep:
         return self.step(images, targets, augment)
 
 
-def cropped_batch(
-    task: Task, standard: BaseAugmentation, images: Tensor, targets: Tensor, place: Shard
+def crop_batch(
+    task: Task, base_augmentation: BaseAugmentation, images: Tensor, targets: Tensor, shard: Shard
 ) -> tuple[BaseDraw, Tensor, Tensor]:
-    """Images and targets before the policy, and what was drawn for the images."""
-    draw, cropped = crop_and_flip(standard, images, place)
-    return draw, cropped, task.cropped(standard, targets, draw, lambda: crop_and_flip(standard, images, place)[1])
+    """Draw base augmentation for a batch; return the draw, and images and targets before the policy."""
+    draw, cropped = crop_and_flip(base_augmentation, images, shard)
+    targets = task.cropped(base_augmentation, targets, draw, lambda: crop_and_flip(base_augmentation, images, shard)[1])
+    return draw, cropped, targets
 
 
-def crop_and_flip(standard: BaseAugmentation, images: Tensor, place: Shard | None = None) -> tuple[BaseDraw, Tensor]:
-    """What comes before the policy. Crops that are not resized are taken about the middle of what is stored."""
-    if standard.scale is None:
-        images = standard.centre(images)
-    draw = sample_base_shard(standard, images, Shard.alone(len(images)) if place is None else place)
-    return draw, standard.before(images, draw)
+def crop_and_flip(
+    base_augmentation: BaseAugmentation, images: Tensor, shard: Shard | None = None
+) -> tuple[BaseDraw, Tensor]:
+    """Draw base augmentation for images; return the draw and the images before the policy.
+
+    Crops that are not resized are taken around the middle of the stored images.
+    """
+    if base_augmentation.scale is None:
+        images = base_augmentation.centre(images)
+    draw = sample_base_shard(base_augmentation, images, Shard.alone(len(images)) if shard is None else shard)
+    return draw, base_augmentation.before(images, draw)

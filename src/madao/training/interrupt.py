@@ -1,26 +1,24 @@
-"""Signals that ask a run to stop: the step is finished, a checkpoint written, and only then it stops."""
+"""Signals that ask a run to stop after its step and a checkpoint."""
 
 import os
-import shlex
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 _ONCE = 0.5
-"""Seconds within which two signals are one."""
+"""Seconds within which two signals count as one."""
 
 
 class Interrupted(Exception):  # noqa: N818 -- being asked to stop is no error
-    """A run stopped because it was asked to.
+    """A run stopped because of a signal.
 
     Args:
         number: The signal.
-        message: Where it stopped and how to go on.
+        message: The step at which it stopped.
     """
 
     def __init__(self, number: int, message: str) -> None:
@@ -29,17 +27,16 @@ class Interrupted(Exception):  # noqa: N818 -- being asked to stop is no error
 
     @property
     def exit_code(self) -> int:
-        """128 plus the signal, as shells have it."""
+        """128 plus the signal, as in shells."""
         return 128 + self.number
 
 
-def how_to_resume(run: Path) -> str:
-    """The command that goes on with a run, for the end of a message."""
-    return f"go on with: madao train --out {shlex.quote(str(run))} --resume"
-
-
 class StopRequest:
-    """Whether a signal has come."""
+    """A request to stop.
+
+    Attributes:
+        number: The signal; None before there is one.
+    """
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -47,16 +44,16 @@ class StopRequest:
 
 @contextmanager
 def stop_requests(until: str) -> Iterator[StopRequest]:
-    """Catch SIGINT and SIGTERM; a second one of either acts at once, as if nobody had caught it.
+    """Catch SIGINT and SIGTERM. The second signal acts as if none were caught.
 
-    Unless it comes within half a second: `timeout` signals a program and its group, which is the program again.
+    Signals within half a second of the first count as one: `timeout` signals a program, and then its process group.
 
     Args:
-        until: What is waited for, said to whoever pressed Ctrl-C.
+        until: The work that comes before the stop, for the message after Ctrl-C.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
-        yield request  # signals belong to the main thread
+        yield request  # only the main thread gets signals
         return
     before: dict[int, Any] = {}
 
@@ -67,7 +64,7 @@ def stop_requests(until: str) -> Iterator[StopRequest]:
         if request.number is None:
             request.number, first = number, time.monotonic()
             if number == signal.SIGINT:
-                os.write(2, f"\nstopping, after {until}; Ctrl-C again stops at once\n".encode())
+                os.write(2, f"\nstopping, after {until}; Ctrl-C again stops immediately\n".encode())
         elif time.monotonic() - first > _ONCE:
             for caught, handler in before.items():
                 signal.signal(caught, handler)

@@ -1,4 +1,4 @@
-"""Linear evaluation: what a linear classifier on frozen features can tell, the usual measure of self-supervision."""
+"""Linear evaluation: a linear classifier on frozen features, the usual measure of self-supervision."""
 
 import contextlib
 import dataclasses
@@ -21,15 +21,15 @@ from madao.training.inner_step import crop_and_flip
 
 @dataclasses.dataclass(frozen=True)
 class LinearProtocol:
-    """How the classifier is trained: SGD with momentum 0.9 and no weight decay, as MoCo and the paper do it.
+    """The training of the classifier: SGD with momentum 0.9 and no weight decay, as in MoCo and the paper.
 
     Attributes:
-        epochs: Passes over the training images; the rate is divided by ten after three and after four fifths of them.
-        lr: Learning rate at the start.
-        batch_size: Images in one step.
-        augment: Whether training images are cropped and flipped anew in every epoch, as the protocol has it; otherwise
+        epochs: Passes over the training images. After 60 % and after 80 % of them the rate is divided by ten.
+        lr: The learning rate at the start.
+        batch_size: Images of one step.
+        augment: Whether training images are cropped and flipped anew in every epoch, as in the protocol. Otherwise
             features are computed once, which is many times faster.
-        seed: Weights, crops and the order of images.
+        seed: The seed of weights, crops and the order of images.
     """
 
     epochs: int = 100
@@ -41,20 +41,20 @@ class LinearProtocol:
     def __post_init__(self) -> None:
         for name in ("epochs", "lr", "batch_size"):
             if not getattr(self, name) > 0:
-                raise UserError(f"--linear.{name} must be above 0, got {getattr(self, name)}")
+                raise UserError(f"`linear.{name}` must be above 0, got {getattr(self, name)}")
 
 
 class Probe(nn.Module):
-    """A linear classifier on the features of an encoder, which is left as it is."""
+    """A linear classifier on the features of an encoder, which does not learn."""
 
     def __init__(self, encoder: nn.Module, classifier: nn.Linear) -> None:
         super().__init__()
         self.encoder, self.classifier = encoder, classifier
 
     def forward(self, images: Tensor) -> Tensor:
-        """The logits."""
+        """Return the logits."""
         features: Tensor = self.encoder.features(images)  # type: ignore[operator]
-        with torch.autocast(features.device.type, enabled=False):  # as it was trained
+        with torch.autocast(features.device.type, enabled=False):  # as in training
             logits: Tensor = self.classifier(features.float())
         return logits
 
@@ -64,21 +64,21 @@ def linear_evaluation(
     train: Images,
     test: Images,
     classes: int,
-    standard: BaseAugmentation,
+    base_augmentation: BaseAugmentation,
     protocol: LinearProtocol,
     autocast: torch.dtype | None = None,
     workers: int = 0,
 ) -> EvalResult:
-    """Train a linear classifier on frozen features, and score it.
+    """Train a linear classifier on frozen features; return its error on test images.
 
     Args:
-        encoder: With a method `features`, on its device.
-        train: What the classifier learns from.
-        test: What it is measured by.
-        classes: How many there are.
-        standard: How images are cropped and normalised.
-        protocol: How the classifier is trained.
-        autocast: Half-precision dtype of the encoder's passes, if any.
+        encoder: A module with a method `features`, on its device.
+        train: The training images.
+        test: The test images.
+        classes: The number of classes.
+        base_augmentation: Crops and normalises images.
+        protocol: The training of the classifier.
+        autocast: The half-precision dtype of the encoder's passes, if any.
         workers: Processes that read images that are not in memory.
     """
     device = next(encoder.parameters()).device
@@ -87,16 +87,16 @@ def linear_evaluation(
     @torch.no_grad()
     def features(images: Tensor) -> Tensor:
         with half():
-            found: Tensor = encoder.features(standard.normalise(images))  # type: ignore[operator]
+            found: Tensor = encoder.features(base_augmentation.normalise(images))  # type: ignore[operator]
         return found.float()
 
-    standard.manual_seed(protocol.seed)
+    base_augmentation.manual_seed(protocol.seed)
     every = functools.partial(Batches, device=device, workers=workers)
     batches = every(train, protocol.batch_size, seed=protocol.seed)
     with in_mode(encoder, "eval"):
         once = every(train, 500, shuffle=False, drop_last=False).epoch(0)
-        once = itertools.islice(once, 1) if protocol.augment else once  # which then tells how wide they are
-        pairs = [(features(standard.centre(images)), labels) for images, labels in once]
+        once = itertools.islice(once, 1) if protocol.augment else once  # one batch tells the width of the features
+        pairs = [(features(base_augmentation.centre(images)), labels) for images, labels in once]
         fixed, targets = (torch.cat(part) for part in zip(*pairs, strict=True))
         del pairs
         weight = torch.randn(classes, fixed.shape[1], generator=torch.Generator().manual_seed(protocol.seed))
@@ -108,13 +108,15 @@ def linear_evaluation(
         milestones = [round(0.6 * protocol.epochs), round(0.8 * protocol.epochs)]
         schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones)
         for epoch in range(protocol.epochs):
-            for inputs, labels in _epoch(batches, epoch, protocol.augment, fixed, targets, standard, features):
+            for inputs, labels in _epoch(batches, epoch, protocol.augment, fixed, targets, base_augmentation, features):
                 optimizer.zero_grad()
                 F.cross_entropy(classifier(inputs), labels).backward()
                 optimizer.step()
             schedule.step()
     shown = every(test, 500, shuffle=False, drop_last=False).epoch(0)
-    return evaluate(Probe(encoder, classifier), shown, standard, autocast, measure=Classification(classes).measure())
+    return evaluate(
+        Probe(encoder, classifier), shown, base_augmentation, autocast, metric=Classification(classes).measure()
+    )
 
 
 def _epoch(
@@ -123,13 +125,13 @@ def _epoch(
     augment: bool,
     fixed: Tensor,
     targets: Tensor,
-    standard: BaseAugmentation,
+    base_augmentation: BaseAugmentation,
     features: Callable[[Tensor], Tensor],
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Features and labels, batch by batch."""
+    """Yield the batches of features and labels of an epoch."""
     if augment:
         for images, labels in batches.epoch(epoch):
-            yield features(crop_and_flip(standard, images)[1]), labels
+            yield features(crop_and_flip(base_augmentation, images)[1]), labels
         return
     for indices in batches.order(epoch).split(batches.batch_size)[: len(batches)]:
         here = indices.to(fixed.device)

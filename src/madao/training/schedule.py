@@ -6,10 +6,13 @@ from madao.config.train_config import OptimizerConfig
 
 
 def learning_rate(config: OptimizerConfig, epoch: float, epochs: float) -> float:
-    """The learning rate after `epoch` epochs of `epochs`, parts of an epoch counting.
+    """Return the learning rate after `epoch` of `epochs` epochs; `epoch` may be a fraction.
 
-    Linear warm-up first. Then cosine, lr · (1 + cos πt) / 2 with t the part of the present cycle that is over
-    (Loshchilov & Hutter, 2017); step, a tenth after each milestone; or constant.
+    It begins with a linear warm-up. Then it follows `config.schedule`:
+
+    - cosine: lr · (1 + cos πt) / 2, where t is the part of the present cycle that is over (Loshchilov & Hutter, 2017);
+    - step: a tenth after each milestone;
+    - constant.
     """
     if epoch < config.warmup:
         return config.lr * epoch / config.warmup
@@ -21,7 +24,7 @@ def learning_rate(config: OptimizerConfig, epoch: float, epochs: float) -> float
 
 
 def cosine(part: float) -> float:
-    """From 1 at part 0 to 0 at part 1."""
+    """Return (1 + cos π part) / 2: 1 at part 0, 0 at part 1."""
     return (1 + math.cos(math.pi * min(max(part, 0.0), 1.0))) / 2
 
 

@@ -1,4 +1,4 @@
-"""The images of a run: loaded, split, and brought to where they are trained on."""
+"""The images of a run: loaded, split, and moved to the device of training."""
 
 import dataclasses
 from pathlib import Path
@@ -28,10 +28,10 @@ from madao.errors import DataError, DatasetNotFoundError, UserError
 from madao.text import counted, nearest
 
 _OWN_SIZE = ("cifar10", "cifar100", "svhn", "npz", "digits", "shapes")
-"""Data sets whose images have all one size: they are seen whole."""
+"""Data sets whose images have one size: the model sees them whole."""
 _FILE_SIZE = 224
 _CANVAS = 256 / 224
-"""Files are stored so much larger than what the model sees, as is usual, so that there is something to crop."""
+"""Stored size of image files over the size that the model sees, as usual, so that crops differ."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,17 +39,19 @@ class Splits:
     """The images of a run.
 
     Attributes:
-        name: Of the data set.
-        classes: Names of the classes.
-        train: What weights learn from.
-        validation: What the policy learns from, and the best checkpoint is chosen by; None where all are trained on.
-        test: What is looked at once, at the end, if there is any.
+        name: The name of the data set.
+        classes: The names of the classes.
+        train: The training images.
+        validation: The images that the policy learns from and that choose the best checkpoint; None where there are
+            none.
+        test: The images that are evaluated once, at the end, if there are any.
         flip: Whether a mirrored image means the same.
-        size: Side of what the model sees.
-        mean: Of the training images in [0, 1], per channel.
-        std: Of the training images in [0, 1], per channel.
-        validation_indices: Which of the training images were set aside; None where validation has a split of its own.
-        skipped: How many images could not be read and were left out.
+        size: The side of the images that the model sees.
+        mean: The mean of each channel of the training images in [0, 1].
+        std: The standard deviation of each channel of the training images in [0, 1].
+        validation_indices: The indices of the training images that were set aside; None where the data set comes with
+            validation images.
+        skipped: The number of images that could not be read and were left out.
     """
 
     name: str
@@ -65,7 +67,7 @@ class Splits:
     skipped: int
 
     def fingerprint(self) -> dict[str, object]:
-        """What tells these images from others, in short."""
+        """Return a short description that differs from that of other images."""
         return {
             "classes": list(self.classes),
             "train": len(self.train),
@@ -75,11 +77,11 @@ class Splits:
         }
 
     def on(self, device: torch.device, decode: bool = False) -> "Splits":
-        """With what is in memory on a device, once, however many batches are made of it.
+        """Return the splits with images in memory moved to a device, once for all batches.
 
         Args:
-            device: Where training runs.
-            decode: Whether it decodes what is not in memory.
+            device: The device of training.
+            decode: Whether the device decodes images that are not in memory.
         """
 
         def moved(images: Images) -> Images:
@@ -92,24 +94,28 @@ class Splits:
 
     @property
     def in_memory(self) -> bool:
-        """Whether no training image has to be decoded any more."""
+        """Whether all training images are decoded."""
         return isinstance(self.train, InMemoryImages)
 
     @property
     def channels(self) -> int:
-        """Of the images."""
+        """The number of channels of the images."""
         return self.train.shape[0]
 
 
 def load_dataset(config: DataConfig) -> Dataset:
-    """The data set a configuration names."""
+    """Load the data set that a configuration names.
+
+    Raises:
+        UserError: The data set is missing or damaged, or settings do not suit it.
+    """
     name = config.name or _default_data(config.root)
     if name not in DATASETS:
         raise UserError(f"unknown data set {nearest(name, DATASETS)}")
     if config.shift != "none" and name not in ("digits", "shapes"):
-        raise UserError(f"--data.shift belongs to the data sets digits and shapes, got {name}")
+        raise UserError(f"`data.shift` goes with the data sets digits and shapes, got {name}; leave it out")
     if config.root is None and name in ("folder", "masks", "npz", "webdataset"):
-        raise UserError(f"the data set {name} needs --data.root")
+        raise UserError(f"the data set {name} needs the path of its files, `data.root`")
     side = None if config.size is None else config.size if name in _OWN_SIZE else round(config.size * _CANVAS)
     try:
         return DATASETS[name](
@@ -118,7 +124,7 @@ def load_dataset(config: DataConfig) -> Dataset:
     except DatasetNotFoundError as error:
         photos = config.root is not None and holds_classes(Path(config.root))
         hint = (
-            f"; to train on the folders of images in {config.root} leave out --recipe and --data.name" if photos else ""
+            f"; to train on the folders of images in {config.root} leave out `recipe` and `data.name`" if photos else ""
         )
         raise UserError(f"{error}{hint}") from None
     except DataError as error:
@@ -133,7 +139,11 @@ def _default_data(root: str | None) -> str:
 
 
 def load_splits(config: DataConfig) -> Splits:
-    """Load the data set and set validation images aside."""
+    """Load the data set and set validation images aside.
+
+    Raises:
+        UserError: The data set is missing or damaged, or settings do not suit it.
+    """
     dataset = load_dataset(config)
     try:
         train, validation, indices = _set_aside(dataset, config)
@@ -165,13 +175,13 @@ def load_splits(config: DataConfig) -> Splits:
 
 
 def _set_aside(dataset: Dataset, config: DataConfig) -> tuple[Images, Images | None, Tensor | None]:
-    """What is trained on, what the policy learns from if any, and which of the training images the latter are."""
+    """Return training images, validation images if any, and the indices of the images that were set aside."""
     used = _used(dataset, config)
     if dataset.validation is not None:
         if not config.val_fraction:
             raise UserError(
-                f"the data set {dataset.name} comes with validation images, which --data.val_fraction 0 does not add to "
-                "those that are trained on; move them there, or leave it out"
+                f"the data set {dataset.name} comes with validation images, and `data.val_fraction=0` does not train "
+                "on them; move them to the training images, or leave the setting out"
             )
         return dataset.train if config.max_images is None else dataset.train.subset(used), dataset.validation, None
     if not config.val_fraction:
@@ -181,19 +191,19 @@ def _set_aside(dataset: Dataset, config: DataConfig) -> tuple[Images, Images | N
 
 
 def _used(dataset: Dataset, config: DataConfig) -> Tensor:
-    """Which of the training images are used at all."""
+    """Return the indices of the training images that `data.max_images` leaves."""
     count = len(dataset.train)
     if config.max_images is None or config.max_images >= count:
         return torch.arange(count)
-    least = 2 if dataset.validation is None and config.val_fraction else 1  # of which one is set aside
+    least = 2 if dataset.validation is None and config.val_fraction else 1  # one of two is set aside
     enough = int(dataset.train.labels.bincount().clamp(max=least).sum())
     if config.max_images < enough:
-        raise UserError(f"--data.max_images must be at least {enough}, {least} of each class, got {config.max_images}")
+        raise UserError(f"`data.max_images` must be at least {enough}, {least} of each class, got {config.max_images}")
     return stratified_subset(dataset.train.labels, config.max_images, config.split_seed, least)
 
 
 def _in_memory(images: Images, config: DataConfig) -> tuple[Images, int]:
-    """The images decoded, if they fit; and how many could not be."""
+    """Return the images, decoded if they fit into memory, and how many could not be read."""
     channels, height, width = images.shape
     if not isinstance(images, LazyImages) or len(images) * channels * height * width > config.cache_gib * 2**30:
         return images, 0
@@ -202,7 +212,7 @@ def _in_memory(images: Images, config: DataConfig) -> tuple[Images, int]:
 
 
 def on_device(splits: Splits, config: DataConfig, device: torch.device) -> tuple[Splits, list[str]]:
-    """The images where they are trained on, and what there is to say about it."""
+    """Move images to the device of training; return them, and lines for people about images that are missing."""
     notes = [f"skipped {counted(splits.skipped, 'image')} that could not be read"] if splits.skipped else []
     lacking = None if splits.test is None else missing_classes(splits.test.targets, splits.classes, "test")
     if lacking is not None:
@@ -211,5 +221,5 @@ def on_device(splits: Splits, config: DataConfig, device: torch.device) -> tuple
         return splits.on(device), notes
     reason = gpu_decode_error(device)
     if reason is not None:
-        notes.append(f"--data.decode gpu: {reason}, so worker processes decode the images")
+        notes.append(f"`data.decode=gpu`: {reason}, so worker processes decode the images")
     return splits.on(device, decode=reason is None), notes

@@ -3,7 +3,6 @@
 import io
 import logging
 import os
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 from madao.errors import UserError
-from madao.training.run import checkpoint
+from madao.files import load_torch, save_torch
 from madao.training.run.checkpoint import LAST, PREVIOUS, Checkpoints
 
 
@@ -79,35 +78,6 @@ def kill_at_rename(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(os, "replace", replace)
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "folder" / "best.pt"
-    checkpoint.write(path, state(3))
-    assert step_of(checkpoint.read(path)) == 3
-    checkpoint.write(path, state(4))
-    assert step_of(checkpoint.read(path)) == 4
-    assert names(path.parent) == {"best.pt"}
-
-
-def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "best.pt"
-    checkpoint.write(path, state(3))
-    before = path.read_bytes()
-
-    def half(content: Any, file: io.BufferedWriter) -> None:
-        file.write(before[: len(before) // 2])
-        raise OSError("no space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(torch, "save", half)
-        with pytest.raises(OSError, match="no space left"):
-            checkpoint.write(path, state(4))
-        with pytest.raises(OSError, match="no space left"):
-            Checkpoints(tmp_path).save(state(4))
-    assert path.read_bytes() == before
-    checkpoint.write(path, state(5))
-    assert step_of(checkpoint.read(path)) == 5
-
-
 def test_a_save_that_fails_half_way_leaves_the_last_and_the_previous(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,33 +94,14 @@ def test_a_save_that_fails_half_way_leaves_the_last_and_the_previous(
     assert {name: (tmp_path / name).read_bytes() for name in (LAST, PREVIOUS)} == before
 
 
-def test_bytes_are_on_the_disk_before_the_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    sync, rename = os.fsync, os.replace
-
-    def fsync(handle: int) -> None:
-        calls.append(f"sync {os.fstat(handle).st_size}")
-        sync(handle)
-
-    def replace(source: Path, target: Path) -> None:
-        calls.append("rename")
-        rename(source, target)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(os, "replace", replace)
-    checkpoint.write(tmp_path / "best.pt", state(3))
-    assert calls[:2] == [f"sync {(tmp_path / 'best.pt').stat().st_size}", "rename"]
-    assert len(calls) == 3  # the folder's
-
-
 def test_the_last_and_the_one_before_are_kept(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, 1)
     assert names(tmp_path) == {LAST}
     checkpoints.save(state(2))
     checkpoints.save(state(3))
     assert names(tmp_path) == {LAST, PREVIOUS}
-    assert step_of(checkpoint.read(tmp_path / LAST)) == 3
-    assert step_of(checkpoint.read(tmp_path / PREVIOUS)) == 2
+    assert step_of(load_torch(tmp_path / LAST)) == 3
+    assert step_of(load_torch(tmp_path / PREVIOUS)) == 2
     assert step_of(checkpoints.load()) == 3
 
 
@@ -158,12 +109,6 @@ def test_where_there_is_none_there_is_none(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path).load() is None
     assert Checkpoints(tmp_path / "absent").load() is None
     assert not (tmp_path / "absent").exists()
-
-
-def test_a_checkpoint_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"there is no checkpoint .*best\.pt") as caught:
-        checkpoint.read(tmp_path / "best.pt")
-    one_line(caught.value)
 
 
 @pytest.mark.parametrize("part", [0, 0.01, 0.3, 0.5, 0.9, 0.99, 1])
@@ -200,16 +145,6 @@ def test_where_both_are_damaged_the_user_is_told(tmp_path: Path, part: float) ->
     assert str(tmp_path / LAST) in one_line(caught.value)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\0" * 5000, b"not a checkpoint\nat all\n" * 50, pickle.dumps({"step": 2})[:-3]]
-)
-def test_files_that_are_no_checkpoints_are_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / LAST).write_bytes(content)
-    with pytest.raises(UserError) as caught:
-        Checkpoints(tmp_path).load()
-    assert str(tmp_path / LAST) in one_line(caught.value)
-
-
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_killed_at_any_rename_the_newest_whole_one_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
@@ -224,7 +159,7 @@ def test_killed_at_any_rename_the_newest_whole_one_is_found(
     for step in (4, 5):
         checkpoints.save(state(step))
         assert step_of(checkpoints.load()) == step
-    assert step_of(checkpoint.read(tmp_path / PREVIOUS)) == 4
+    assert step_of(load_torch(tmp_path / PREVIOUS)) == 4
 
 
 def test_a_previous_one_alone_is_found(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -259,34 +194,7 @@ def test_files_left_over_by_a_crash_are_harmless(tmp_path: Path) -> None:
     for step in (1, 2):
         checkpoints.save(state(step))
         assert step_of(checkpoints.load()) == step
-    assert step_of(checkpoint.read(tmp_path / PREVIOUS)) == 1
-    checkpoint.write(tmp_path / "best.pt", state(3))
-    assert step_of(checkpoint.read(tmp_path / "best.pt")) == 3
+    assert step_of(load_torch(tmp_path / PREVIOUS)) == 1
+    save_torch(tmp_path / "best.pt", state(3))
+    assert step_of(load_torch(tmp_path / "best.pt")) == 3
     assert not names(tmp_path) & {"arriving.pt", "arriving.pt.part", "best.pt.part"}
-
-
-@pytest.mark.parametrize("form", ["torch", "pickle"])
-def test_nothing_in_a_file_can_run(tmp_path: Path, caplog: pytest.LogCaptureFixture, form: str) -> None:
-    made = tmp_path / "made"
-    folder = tmp_path / "checkpoints"
-    checkpoints = saved(folder, 1, 2)
-    content = {**state(2), "best": Malicious(made)}
-    if form == "torch":
-        torch.save(content, folder / LAST)
-        torch.load(folder / LAST, weights_only=False)
-    else:
-        (folder / LAST).write_bytes(pickle.dumps({"best": Malicious(made)}))
-        pickle.loads((folder / LAST).read_bytes())
-    assert made.exists()  # it would have run
-    made.rmdir()
-    with pytest.raises(UserError, match="damaged, or holds more than tensors and plain values") as caught:
-        checkpoint.read(folder / LAST)
-    one_line(caught.value)
-    with caplog.at_level(logging.WARNING, "madao"):
-        assert step_of(checkpoints.load()) == 1
-    assert len(caplog.records) == 1
-    (folder / "damaged.pt").rename(folder / LAST)
-    (folder / PREVIOUS).unlink()
-    with pytest.raises(UserError):
-        checkpoints.load()
-    assert not made.exists()

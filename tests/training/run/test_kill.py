@@ -12,13 +12,14 @@ import torch
 
 from madao.config.train_config import AugmentConfig, DataConfig, OuterConfig, TrainConfig
 from madao.training import trainer
-from tests.training.test_trainer import assert_same_run, final_state
+from madao.training.builders.run import build_run
+from tests.helpers.training import assert_same_run, final_state
 
 
 def run(config: TrainConfig, started: Event) -> None:
     torch.set_num_threads(1)
-    trainer._LOOK_EVERY = 4  # a checkpoint every fourth step
-    fresh = trainer.Trainer(config)
+    trainer.LOOK_EVERY = 4  # a checkpoint every fourth step
+    fresh = trainer.Trainer(build_run(config))
     started.set()
     fresh.fit()
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from madao.cli import main
+from madao.files import load_torch
 from madao.policy import PolicySpec
-from madao.training.run import checkpoint
 
 OLD = Path(__file__).parents[2] / "fixtures" / "run_of_0_1"
 ENDED = OLD / "ended"
@@ -25,7 +25,7 @@ def rows(path: Path) -> list[list[str]]:
 
 def weights_sha256(run: Path) -> str:
     digest = hashlib.sha256()
-    for name, weight in sorted(checkpoint.read(run / "checkpoints" / "last.pt")["model"].items()):
+    for name, weight in sorted(load_torch(run / "checkpoints" / "last.pt")["model"].items()):
         digest.update(name.encode() + weight.numpy().tobytes())
     return digest.hexdigest()
 

@@ -1,4 +1,4 @@
-"""What a run shows while it runs: a progress bar on a terminal, plain lines elsewhere."""
+"""Progress of a run: a bar on a terminal, plain lines elsewhere."""
 
 import sys
 from collections.abc import Mapping
@@ -12,20 +12,28 @@ from madao.policy.describe import preferred
 
 
 class Console:
-    """Shows progress.
+    """Shows the progress of a run.
 
     Args:
-        title: Before each line.
-        total: Steps of the whole run.
-        speaks: Whether anything is shown: of several processes only the first one speaks.
-        stream: Where to. By default standard output.
-        error: What the error is called.
+        title: The name before each line.
+        total: The number of steps of the run.
+        speaks: Whether anything is shown. Of several processes only the first one speaks.
+        stream: The stream to write to. By default standard output.
+        metric_name: The name of the validation error.
+        train_metric_name: The name of the training error.
     """
 
     def __init__(
-        self, title: str, total: int, speaks: bool = True, stream: TextIO | None = None, error: str = "error"
+        self,
+        title: str,
+        total: int,
+        *,
+        speaks: bool = True,
+        stream: TextIO | None = None,
+        metric_name: str = "error",
+        train_metric_name: str = "error",
     ) -> None:
-        self.title, self.error = title, error
+        self.title, self.metric_name, self.train_metric_name = title, metric_name, train_metric_name
         self._rich = RichConsole(file=stream or sys.stdout, highlight=False, soft_wrap=True, quiet=not speaks)
         self._progress: Progress | None = None
         self._advised = False
@@ -40,20 +48,20 @@ class Console:
             self._task = self._progress.add_task(title, total=total, state="")
 
     def start(self, step: int) -> None:
-        """Begin to show, at a step."""
+        """Show the bar, at a step."""
         if self._progress is not None:
             self._progress.start()
             self._progress.update(self._task, completed=step)
 
     def stop(self) -> None:
-        """Leave the terminal as it was."""
-        if self._progress is not None:
+        """Remove the bar."""
+        if self._progress is not None and self._progress.live.is_started:
             self._progress.stop()
 
     def step(self, step: int, loss: float, error: float, rate: float, policy: AugmentationPolicy | None) -> None:
-        """Show where training is: shown on terminals only."""
+        """Update the bar, where there is one."""
         if self._progress is not None:
-            state = f"loss {loss:.3f} · accuracy {100 * (1 - error):.1f} % · {rate:,.0f} images/s"
+            state = f"loss {loss:.3f} · {self.train_metric_name} {100 * error:.1f} % · {rate:,.0f} images/s"
             favoured = favourite(policy)
             self._progress.update(self._task, completed=step, state=state + (f" · {favoured}" if favoured else ""))
 
@@ -63,45 +71,47 @@ class Console:
         epochs: int,
         rate: float,
         policy: AugmentationPolicy | None,
-        own: float | None = None,
-        due: bool = True,
+        model_rate: float | None = None,
+        evaluated: bool = True,
     ) -> None:
-        """One line for an epoch that is over.
+        """Show a line for an epoch that is over.
 
         Args:
             row: Its row of metrics.csv.
-            epochs: Of the run.
-            rate: Images a second.
-            policy: As it is now.
-            own: The rate of a model that need not wait for images.
-            due: Whether it was to be evaluated: where there is no bar, other epochs have no line.
+            epochs: The number of epochs of the run.
+            rate: Its images per second.
+            policy: The policy, if any.
+            model_rate: The rate of a model that never waits for images, if it is known.
+            evaluated: Whether the epoch was to be evaluated. Where there is no bar, other epochs have no line.
         """
         parts = [f"epoch {row['epoch']}/{epochs}", f"loss {row['train_loss']:.3f}"]
-        if not due and self._progress is None:
+        if not evaluated and self._progress is None:
             return
         if row["validation_error"] is not None:
-            parts.append(f"validation {self.error} {100 * row['validation_error']:.2f} %")
+            parts.append(f"validation {self.metric_name} {100 * row['validation_error']:.2f} %")
         parts.append(
-            f"{rate:,.0f} images/s" if own is None or own < 1.1 * rate else f"{rate:,.0f} of {own:,.0f} images/s"
+            f"{rate:,.0f} images/s"
+            if model_rate is None or model_rate < 1.1 * rate
+            else f"{rate:,.0f} of {model_rate:,.0f} images/s"
         )
         favoured = favourite(policy)
         if favoured:
             parts.append(favoured)
-        self.say(f"{self.title}: " + " · ".join(parts))
+        self.say(" · ".join(parts))
 
     def advise(self, line: str | None) -> None:
-        """A line of advice, if there is any: the first one only, of epochs that are much alike."""
+        """Show the first advice of a run, if there is any; that of later epochs is much the same."""
         if line is not None and not self._advised:
             self._advised = True
-            self.say(f"{self.title}: {line}")
+            self.say(line)
 
     def say(self, line: str) -> None:
-        """A line of text, above the bar where there is one."""
-        self._rich.print(line, markup=False)
+        """Show a line behind the title, above the bar where there is one."""
+        self._rich.print(f"{self.title}: {line}", markup=False)
 
 
 def favourite(policy: AugmentationPolicy | None) -> str:
-    """The operation a learned policy now chooses most, or nothing."""
+    """Return the operation that a learned policy prefers, and its share; empty where it prefers none."""
     if not isinstance(policy, Policy):
         return ""
     shares = policy.selection.detach().mean(0).tolist()

@@ -1,4 +1,4 @@
-"""TensorBoard events."""
+"""Loggers: scalars for TensorBoard."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +12,8 @@ class TensorBoardLogger:
     """Writes scalars for TensorBoard.
 
     Args:
-        folder: Where to.
-        step: The step a run goes on from: what was written after it is hidden.
+        folder: The folder of the event files.
+        step: The step that the run goes on from. Later events in the folder are hidden.
     """
 
     def __init__(self, folder: Path, step: int) -> None:
@@ -24,7 +24,14 @@ class TensorBoardLogger:
     def write(
         self, step: int, row: Mapping[str, Any], policy: AugmentationPolicy | None, outer: OuterStep | None
     ) -> None:
-        """Everything that is known after an epoch."""
+        """Write the scalars of an epoch.
+
+        Args:
+            step: The number of steps so far.
+            row: Numbers by name; those that are None are left out.
+            policy: The policy, whose probabilities are written if it is learned.
+            outer: The latest outer step, if any.
+        """
         scalars = {name: value for name, value in row.items() if value is not None and name not in ("epoch", "step")}
         if isinstance(policy, Policy):
             for name in ("selection", "application", "magnitude"):
@@ -42,5 +49,5 @@ class TensorBoardLogger:
         self._writer.flush()
 
     def close(self) -> None:
-        """Write what is left."""
+        """Flush and close the files."""
         self._writer.close()

@@ -1,4 +1,4 @@
-"""Loss and error of the epoch so far, kept on the device so that steps need not wait."""
+"""Loss and error of the epoch so far. The sums stay on the device, so that steps do not wait for it."""
 
 from typing import Any
 
@@ -8,34 +8,35 @@ from torch import Tensor
 from madao.distributed.group import ProcessGroup
 
 _NEVER = torch.iinfo(torch.int64).max
-"""The step of a loss that was not finite, where every one was."""
+"""Stands for the step of a loss that was not finite where there is none."""
 
 
 class EpochMetrics:
     """Sums over the training images of an epoch.
 
     Args:
-        device: Where they are kept.
-        ranks: The processes that each add their part; what is read is of all of them, who read together.
+        device: The device of the sums.
+        ranks: The processes that each add their part of every batch. Numbers are of all of them together: every process
+            reads them at the same time.
 
     Attributes:
-        images: How many there were.
+        images: The number of images so far.
     """
 
     def __init__(self, device: torch.device, ranks: ProcessGroup | None = None) -> None:
         self.ranks = ProcessGroup() if ranks is None else ranks
-        self._sums = torch.zeros(2, dtype=torch.float64, device=device)  # loss, misclassified
+        self._sums = torch.zeros(2, dtype=torch.float64, device=device)  # loss, errors
         self._bad = torch.full((), _NEVER, device=device)
         self.images = 0
 
     def add(self, loss: Tensor, num_errors: Tensor, count: int, step: int) -> None:
-        """Take in a batch of `count` images, with one's part of its mean loss and of those that were misclassified."""
+        """Add a batch of `count` images: this process's part of its mean loss and of the number of errors."""
         self._sums += torch.stack([loss.double() * count, num_errors.double()])
         self._bad = torch.minimum(self._bad, torch.where(loss.isfinite(), _NEVER, step))
         self.images += count
 
     def first_bad_step(self) -> int | None:
-        """The first step whose loss was infinite or NaN, if any."""
+        """Return the first step whose loss was infinite or NaN, if any."""
         step = -int(self.ranks.all_reduce_max(-self._bad))
         return None if step == _NEVER else step
 
@@ -46,7 +47,7 @@ class EpochMetrics:
 
     @property
     def error(self) -> float:
-        """The part that was misclassified, while learning and augmented."""
+        """The part of the augmented training images that the model had wrong."""
         return float(self._of_all[1]) / max(self.images, 1)
 
     @property
@@ -59,12 +60,12 @@ class EpochMetrics:
         self.images = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` needs."""
+        """Return the sums of all processes."""
         return {"sums": self._of_all.cpu(), "images": self.images}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
         self._sums.copy_(state["sums"])
-        if not self.ranks.first:
-            self._sums.zero_()  # the first one goes on with what all of them had
+        if not self.ranks.is_first:
+            self._sums.zero_()  # the first process goes on with the sums of all
         self.images = int(state["images"])

@@ -1,8 +1,9 @@
-"""What an epoch costs: time and peak memory of outer steps and of the rest, and how long the model waits for images."""
+"""Time and peak memory of an epoch: outer steps, all other steps, and waiting for images."""
 
 import collections
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -14,45 +15,42 @@ Batch = TypeVar("Batch")
 
 
 class Profiler:
-    """Measures an epoch, in as many parts as interruptions cut it into.
+    """Measures an epoch, also one that interruptions cut into parts.
 
     Args:
-        device: Where training runs. On a GPU the memory is what torch holds there, that of CUDA graphs included, which
-            inner and outer steps share: what it was before the first outer step is what training takes by itself. On
-            the CPU it is the most the whole process ever took, which cannot be told apart by step.
-        reads: Whether images are read while training, so that it may have to wait for them.
+        device: The device of training. On a GPU, memory is all that torch holds there. Inner and outer steps share the
+            memory of CUDA graphs: the peak before the first outer step is the memory of training without a policy. On
+            the CPU, memory is the peak of the whole process, of which the parts are not known.
+        reads: Whether images are read during training, so that the model may wait for them.
     """
 
     def __init__(self, device: torch.device, reads: bool = False) -> None:
         self._cuda = device if device.type == "cuda" else None
         self._reads = reads
         self._seconds = self._waiting = 0.0
-        self._since: float | None = None  # when the part that is now going on began
+        self._since: float | None = None  # when the present part of the epoch began
         self._unseen = 0
         self._open: collections.deque[tuple[torch.cuda.Event, torch.cuda.Event]] = collections.deque()
         self._outer_seconds = 0.0
         self._inner_peak = self._outer_peak = 0
-        self.clear()  # what came before does not count
+        self.clear()  # the memory peak begins here
 
     def start(self) -> None:
-        """Let time count: from the epoch's beginning, or from where a saved state left off."""
+        """Start the clock, at the beginning of an epoch or where a saved state left off."""
         self._since = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """How long the epoch has taken, all its parts together."""
+        """The seconds of the epoch so far, in all its parts."""
         return self._seconds + (0.0 if self._since is None else time.monotonic() - self._since)
 
     def rate(self, images: int) -> float:
-        """Images per second, where the epoch has had so many."""
+        """Return images per second of an epoch that has had `images` so far."""
         return (images - self._unseen) / max(self.seconds, 1e-9)
 
     @contextmanager
-    def outer(self, due: bool) -> Iterator[None]:
-        """Around what is an outer step where `due`."""
-        if not due:
-            yield
-            return
+    def outer_step(self) -> Iterator[None]:
+        """Measure the body of the `with` statement as an outer step."""
         if not self._outer_peak:
             self._inner_peak = self._peak()
         started = self._now()
@@ -61,7 +59,7 @@ class Profiler:
         self._outer_peak = self._peak()
 
     def awaited(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The same batches; the time in which the device has nothing to do but wait for them is taken."""
+        """Yield the same batches; measure the time in which the device stands still until they come."""
         if not self._reads:
             return batches
         return self._awaited_on_cuda(batches) if self._cuda is not None else self._awaited(batches)
@@ -76,11 +74,12 @@ class Profiler:
             yield batch
 
     def _awaited_on_cuda(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        # The host runs ahead: while it waits for a batch the GPU may still be at work on the step before, and nothing
-        # is lost. So the GPU's own clock is read, by two events in its queue, before and after the host asks. Where it
-        # is still at work when the second is put in, it passes both at once; where it ran dry it passes the first and
-        # stands still until the batch is there. What lies between is what the batch took of its time: standing still,
-        # copying, decoding. Events are read when it has passed them, so the host never waits for it.
+        # The host runs ahead: while it waits for a batch, the GPU may still compute the step before, and no time is
+        # lost. So two events in the GPU's queue, before and after the host asks for a batch, read the clock of the GPU.
+        # If the GPU is still at work when the host adds the second event, no time passes between the two. If its queue
+        # is empty, it passes the first and stands still until the batch has come. The time between the events is the
+        # cost of the batch: standing still, copying and decoding. Events are read once the GPU has passed them, so that
+        # the host never waits for the GPU.
         stream = torch.cuda.current_stream(self._cuda)
         while True:
             began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -104,7 +103,10 @@ class Profiler:
             self._close()
 
     def read(self) -> dict[str, float | None]:
-        """Seconds in outer steps, peak memory in MiB without and within them, seconds of waiting; None: not known."""
+        """Return seconds in outer steps, peak memory in MiB without and within them, and seconds of waiting.
+
+        None stands for a number that is not known.
+        """
         self._close_all()
         inner = self._inner_peak if self._outer_peak else self._peak()
         return {
@@ -115,7 +117,7 @@ class Profiler:
         }
 
     def clear(self) -> None:
-        """Begin an epoch, whose time counts from `start` on."""
+        """Begin an epoch. Its clock stands until `start`."""
         self._seconds = self._outer_seconds = self._waiting = 0.0
         self._since, self._unseen = None, 0
         self._open.clear()
@@ -123,32 +125,45 @@ class Profiler:
             torch.cuda.reset_peak_memory_stats(self._cuda)
 
     def state_dict(self) -> dict[str, float]:
-        """The epoch's seconds so far; memory is that of a process, and begins anew with it."""
+        """Return the seconds of the epoch so far. Memory is not part of it: a new process begins at its own."""
         self._close_all()
         return {"seconds": self.seconds, "outer_seconds": self._outer_seconds, "waiting_seconds": self._waiting}
 
-    def load_state_dict(self, state: dict[str, float] | None, images: int) -> None:
-        """Go on from a saved state.
-
-        Args:
-            state: None where it was not saved, as before there were such states: what came before is not measured.
-            images: How many the epoch had by then.
-        """
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Go on from a saved state."""
         self.clear()
-        if state is None:
-            self._unseen = images
-            return
         self._seconds, self._outer_seconds = state["seconds"], state["outer_seconds"]
         self._waiting = state["waiting_seconds"]
 
+    def skip(self, images: int) -> None:
+        """Leave the first images of the epoch out of the rate: their time is not known."""
+        self.clear()
+        self._unseen = images
+
     def _now(self) -> float:
         if self._cuda is not None:
-            torch.cuda.synchronize(self._cuda)  # what was queued before belongs to what came before
+            torch.cuda.synchronize(self._cuda)  # queued work belongs to the time before
         return time.monotonic()
 
     def _peak(self) -> int:
-        """The most memory since the epoch began."""
+        """Return the peak memory since the epoch began."""
         return 0 if self._cuda is None else torch.cuda.max_memory_reserved(self._cuda)
+
+
+def timing_row(seconds: float, rate: float, cost: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return an epoch's row of timing.csv.
+
+    Args:
+        seconds: The seconds of the epoch.
+        rate: Its images per second.
+        cost: The numbers of `Profiler.read`; `waiting_seconds` is None where images are in memory.
+
+    Returns:
+        All of these, and `model_images_per_second`: the rate of a model that never waits for images.
+    """
+    waiting = cost["waiting_seconds"]
+    model_rate = None if waiting is None or waiting >= seconds else rate * seconds / (seconds - waiting)
+    return {"seconds": seconds, "images_per_second": rate, **cost, "model_images_per_second": model_rate}
 
 
 def _process_mib() -> float | None:
@@ -156,7 +171,5 @@ def _process_mib() -> float | None:
         import resource
     except ImportError:  # not on Windows
         return None
-    import sys
-
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / _MIB if sys.platform == "darwin" else peak / 1024

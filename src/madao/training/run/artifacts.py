@@ -1,29 +1,21 @@
-"""What a run writes about itself beside its metrics: the images it was given, and where its policy has been."""
+"""Files that a run writes about itself beside its tables: its images, and its policy over time."""
 
-from pathlib import Path
+import io
 
-from madao.config.train_config import TrainConfig
+import numpy as np
+from torch import Tensor
+
+from madao.data import Images
 from madao.policy import AugmentationPolicy, BaseAugmentation, ClassPolicy, FrozenPolicy, Policy
-from madao.training.build import default_model
-from madao.training.run import samples
 from madao.training.run.directory import RunDirectory
 from madao.training.splits import Splits
 
-
-def run_directory(config: TrainConfig, splits: Splits) -> Path:
-    """Where a run goes: what `out` says, or a name made of what is run."""
-    if config.out is not None:
-        return Path(config.out)
-    condition = "" if config.augment.conditional_on == "none" else f"-{config.augment.conditional_on}"
-    method = Path(config.augment.method).stem + condition
-    planted = "" if config.data.shift == "none" else f"-{config.data.shift}"
-    model = (config.model.name or default_model(splits.size, config.task.name)).replace("/", "-")
-    task = "moco-" if config.task.name == "moco" else ""
-    return Path("runs") / f"{splits.name}{planted}-{task}{model}-{method}-{config.seed}"
+SAMPLES = "samples.npz"
+_SAMPLE_COUNT = 8
 
 
-def record_images(directory: RunDirectory, splits: Splits, standard: BaseAugmentation) -> None:
-    """Classes, statistics, which images were set aside, and a few of the others to look at."""
+def record_images(directory: RunDirectory, splits: Splits, base_augmentation: BaseAugmentation) -> None:
+    """Write classes, statistics and validation indices to split.json, and a few training images to samples.npz."""
     indices = splits.validation_indices
     split = {
         "classes": list(splits.classes),
@@ -33,11 +25,31 @@ def record_images(directory: RunDirectory, splits: Splits, standard: BaseAugment
         "skipped": splits.skipped,
     }
     directory.write_json("split.json", split)
-    directory.write(samples.FILE, samples.archive(splits.train, standard))
+    directory.write(SAMPLES, sample_archive(splits.train, base_augmentation))
+
+
+def sample_archive(images: Images, base_augmentation: BaseAugmentation) -> bytes:
+    """Return an .npz file: `images`, uint8 `[n, C, H, W]` as cropped for the model, and `labels`."""
+    indices = choose_samples(images.labels)
+    pixels, read = images.load(indices)
+    shown = base_augmentation.centre(pixels).cpu().numpy()
+    file = io.BytesIO()
+    np.savez_compressed(file, images=shown, labels=images.labels[[indices[i] for i in read]].numpy())
+    return file.getvalue()
+
+
+def choose_samples(labels: Tensor, count: int = _SAMPLE_COUNT) -> list[int]:
+    """Return indices of `count` images: the first image of each class, then the second of each, and so on."""
+    seen: dict[int, int] = {}
+    ranks = []
+    for index, label in enumerate(labels.tolist()):
+        seen[label] = seen.get(label, -1) + 1
+        ranks.append((seen[label], label, index))
+    return [index for _, _, index in sorted(ranks)[:count]]
 
 
 def record_policy(directory: RunDirectory, policy: AugmentationPolicy | None, epoch: int, step: int) -> None:
-    """The policy as it is now, and where it has been."""
+    """Write the present policy to policy.json; add the probabilities of a learned one to trajectory.jsonl."""
     if isinstance(policy, Policy | FrozenPolicy):
         directory.write("policy.json", policy.spec().dumps())
     if isinstance(policy, Policy):

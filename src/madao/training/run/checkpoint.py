@@ -1,14 +1,12 @@
-"""Checkpoints that survive a crash at any moment: written aside, synced, renamed, the previous one kept."""
+"""Checkpoints that survive a crash at any moment: the last one is replaced atomically, and the one before is kept."""
 
 import logging
 import os
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from madao.errors import UserError
-from madao.files import replacing, sync_folder
+from madao.files import load_torch, save_torch, sync_folder
 
 _LOGGER = logging.getLogger("madao")
 
@@ -16,35 +14,12 @@ LAST = "last.pt"
 PREVIOUS = "previous.pt"
 
 
-def write(path: Path, state: Any) -> None:
-    """Replace a file by `state` at once: readers see the old one or the new one, whole."""
-    with replacing(path) as file:
-        torch.save(state, file)
-
-
-def read(path: Path) -> Any:
-    """Load tensors and plain values; nothing in the file can run.
-
-    Raises:
-        UserError: The file is damaged, or holds more than tensors and plain values.
-    """
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise UserError(f"there is no checkpoint {path}") from None
-    except Exception as error:  # zip, pickle and torch each have their own for a damaged file
-        reason = str(error).split("\n")[0][:120]
-        raise UserError(
-            f"cannot read the checkpoint {path}: it is damaged, or holds more than tensors and plain values ({reason})"
-        ) from None
-
-
 class Checkpoints:
-    """The checkpoints of a run: the last, and the one before it.
+    """The checkpoints of a run: the last one, and the one before it.
 
     Args:
-        folder: Where they lie.
-        writes: Whether this process is the one that writes.
+        folder: The folder of the checkpoints.
+        writes: Whether this process writes.
     """
 
     def __init__(self, folder: Path, writes: bool = True) -> None:
@@ -52,29 +27,29 @@ class Checkpoints:
 
     @property
     def empty(self) -> bool:
-        """Whether there is none."""
+        """Whether there is no checkpoint."""
         return not any((self.folder / name).exists() for name in (LAST, PREVIOUS))
 
     def save(self, state: dict[str, Any]) -> None:
-        """Keep `state` as the last, and what was the last as the previous."""
+        """Write `state` as the last checkpoint, and keep the one before it as the previous."""
         if not self.writes:
             return
         last = self.folder / LAST
         arriving = self.folder / "arriving.pt"
-        write(arriving, state)
+        save_torch(arriving, state)
         if last.exists():
             os.replace(last, self.folder / PREVIOUS)
-        # Killed here, there is only the previous one: which `load` finds.
+        # A process that is killed here leaves only the previous one, which `load` finds.
         os.replace(arriving, last)
         sync_folder(self.folder)
 
     def keep_last_only(self) -> None:
-        """Drop the one before the last, from which a run that has ended goes on no more."""
+        """Remove the previous checkpoint, which a run that has ended does not need."""
         if self.writes:
             (self.folder / PREVIOUS).unlink(missing_ok=True)
 
     def load(self) -> dict[str, Any] | None:
-        """The newest that can be read; None where there is none.
+        """Return the newest checkpoint that can be read; None where there is no checkpoint.
 
         Raises:
             UserError: There are checkpoints, and none of them can be read.
@@ -85,13 +60,13 @@ class Checkpoints:
             if not path.exists():
                 continue
             try:
-                state: dict[str, Any] = read(path)
+                state: dict[str, Any] = load_torch(path)
             except UserError as error:
                 problems.append(error)
                 continue
             if problems:
                 _LOGGER.warning("%s; going on from the one before it, %s", problems[0], path)
-                # Out of the way, lest the next checkpoint keeps it in place of the good one.
+                # Otherwise the next save would keep the damaged one as the previous, in place of the good one.
                 os.replace(self.folder / LAST, self.folder / "damaged.pt")
             return state
         if problems:

@@ -1,12 +1,39 @@
-"""Which code runs."""
+"""The versions and the machine of a run."""
 
+import importlib.metadata
+import platform
 import subprocess
 from pathlib import Path
 
+import torch
 
-def commit() -> str | None:
-    """The commit of the checkout madao is run from, `-dirty` where files were changed; None where it is installed."""
-    root = Path(__file__).parents[3]
+import madao
+
+
+def describe_environment(device: torch.device) -> dict[str, object]:
+    """Return the versions of madao, Python and torch, and the name of the device."""
+    return {
+        "madao": _version(),
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "system": platform.system(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _version() -> str | None:
+    """Return the version of madao; None where it runs from its sources without being installed."""
+    try:
+        return importlib.metadata.version("madao")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """Return the commit of madao's checkout, with `-dirty` where files were changed; None where it is installed."""
+    root = Path(madao.__file__).parents[2]
     if not (root / ".git").exists():
         return None
     try:

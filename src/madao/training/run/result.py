@@ -1,4 +1,4 @@
-"""How a run ended."""
+"""The result of a run."""
 
 import dataclasses
 import json
@@ -12,20 +12,19 @@ FILE = "result.json"
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """How a run ended. Errors are parts of 1.
+    """The result of a run. Errors are between 0 and 1.
 
     Attributes:
-        test_error: On the test set, seen once; None where there is none.
-        validation_error: On the validation images, of the weights that saw the test set; None where none were set
-            aside.
-        epoch: The epoch of those weights.
+        test_error: The error on the test set, which is evaluated once; None where there is no test set.
+        validation_error: The error of the same weights on the validation set; None where there is none.
+        epoch: The epoch of these weights.
         out: The run directory.
-        policy: The learned policy's selection probabilities by operation, averaged over stages, of what classes
-            share where they have policies of their own; else empty.
-        test_loss: On the test set.
-        test_metrics: What else the task measures on the test set: `mean_class_error`, say.
-        error: What the task's error is called.
-        classes: The same for each class, by its name, where they have policies of their own.
+        policy: The learned policy's selection probabilities by operation, averaged over stages; empty for other
+            policies. Of a policy per class, the part that all classes share.
+        test_loss: The loss on the test set.
+        test_metrics: Other numbers of the task on the test set by name, such as `mean_class_error`.
+        error: The name of the error.
+        classes: The selection probabilities of each class, by its name, of a policy per class.
     """
 
     test_error: float | None
@@ -39,13 +38,13 @@ class Result:
     classes: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
 
     def favoured(self, count: int) -> str:
-        """The operations the policy chooses most, for people; empty where none is learned."""
+        """Return the operations that the policy selects most often, as text; empty where none is learned."""
         most = sorted(self.policy.items(), key=lambda item: -item[1])[:count]
         return ", ".join(f"{name} {100 * share:.0f} %" for name, share in most)
 
     @classmethod
     def load(cls, directory: Path) -> Self | None:
-        """The result in a run directory; None where the run has not ended."""
+        """Return the result in a run directory; None where the run has not ended."""
         try:
             content = json.loads((directory / FILE).read_text())
         except FileNotFoundError:
@@ -54,7 +53,7 @@ class Result:
 
 
 def preferences(policy: AugmentationPolicy | None) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """The `policy` and `classes` of a `Result`."""
+    """Return the `policy` and the `classes` of a `Result`."""
     if not isinstance(policy, Policy):
         return {}, {}
     names = [operation.name for operation in policy.operations]

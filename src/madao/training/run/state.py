@@ -1,88 +1,175 @@
-"""The whole state of a run between two steps, as plain values and tensors, and back."""
+"""The parts of a run, and its state between two steps as plain values and tensors."""
 
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from typing import Any
 
 import torch
+from torch import nn
 
+from madao.config.train_config import TrainConfig
+from madao.data import Batches
+from madao.distributed.group import ProcessGroup
 from madao.errors import UserError
-
-if TYPE_CHECKING:
-    from madao.training.trainer import Trainer
+from madao.policy import AugmentationPolicy, BaseAugmentation
+from madao.tasks import Task
+from madao.training.ema import WeightAverage
+from madao.training.inner_step import GraphedStep, InnerStep
+from madao.training.monitor.console import Console
+from madao.training.monitor.metrics import EpochMetrics
+from madao.training.monitor.profiler import Profiler
+from madao.training.outer_loop import OuterLoop
+from madao.training.run.directory import RunDirectory
+from madao.training.splits import Splits
 
 FORMAT = 1
-_PARTS = ("policy", "learning", "average")
-"""What only some runs have."""
 
 
-def snapshot(trainer: "Trainer") -> dict[str, Any]:
-    """Everything that what comes next depends on; the place in the data follows from epoch and step."""
-    random = {"cpu": torch.get_rng_state()}
-    if trainer.device.type == "cuda":
-        random["cuda"] = torch.cuda.get_rng_state(trainer.device)
-    state: dict[str, Any] = {
-        "format": FORMAT,
-        "epoch": trainer.epoch,
-        "step": trainer.step,
-        "best": trainer.best,
-        "validation_error": trainer.validation_error,
-        "classes": list(trainer.splits.classes),
-        "data": trainer.splits.fingerprint(),
-        "model": trainer.network.state_dict(),
-        "optimizer": trainer.optimizer.state_dict(),
-        "standard": trainer.standard.state_dict(),
-        "totals": trainer.totals.state_dict(),
-        "meter": trainer.meter.state_dict(),
-        "random": random,
-    }
-    state["task"] = trainer.task.state_dict()
-    for name in _PARTS:
-        part = getattr(trainer, name)
-        state[name] = None if part is None else part.state_dict()
-    if trainer.epoch == trainer.config.epochs and trainer.learning is not None:
-        state["learning"]["recent"] = None  # gradients several times as large as the model, for steps yet to come
-    return state
+@dataclasses.dataclass(kw_only=True)
+class Run:
+    """The parts of a run, as `build_run` makes them and a `Trainer` uses them.
 
+    Attributes:
+        config: The settings.
+        model_name: The name of the model, which the settings may leave open.
+        notes: Lines for people about the images.
+        device: The device of this process.
+        autocast: The half-precision dtype of forward passes, if any.
+        ranks: The processes that share the run.
+        directory: The files of the run.
+        splits: The images, on the device where they are in memory.
+        train_batches: The order of the training images.
+        network: The model.
+        model: The network as it is called in training, data-parallel where there are several processes.
+        optimizer: The optimizer of the network.
+        ema: The average of the network's weights that is evaluated in its place, if any.
+        policy: The policy between base augmentation's crop and normalising, if any.
+        base_augmentation: Crop, flip, normalise and Cutout.
+        task: The task.
+        inner_step: One step of the weights.
+        outer_loop: The steps of the policy, if it is learned.
+        metrics: Loss and error of the epoch so far.
+        profiler: Time and memory of the epoch so far.
+        console: Shows progress.
+        epoch: The number of complete epochs.
+        step: The number of steps of the optimizer.
+        best: The lowest validation error so far and its epoch.
+        validation_error: The latest validation error.
+    """
 
-def restore(trainer: "Trainer", state: dict[str, Any]) -> None:
-    """Put a trainer where a snapshot was taken."""
-    if state.get("format") != FORMAT:
-        raise UserError(
-            f"the checkpoint in {trainer.directory.path} has the format {state.get('format')!r}, this version of madao "
-            f"reads {FORMAT}; resume it with the version that wrote it"
-        )
-    here = trainer.splits.fingerprint()
-    for name, before in state["data"].items():
-        if here[name] != before:
+    config: TrainConfig
+    model_name: str
+    notes: list[str]
+    device: torch.device
+    autocast: torch.dtype | None
+    ranks: ProcessGroup
+    directory: RunDirectory
+    splits: Splits
+    train_batches: Batches
+    network: nn.Module
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    ema: WeightAverage | None
+    policy: AugmentationPolicy | None
+    base_augmentation: BaseAugmentation
+    task: Task
+    inner_step: InnerStep | GraphedStep
+    outer_loop: OuterLoop | None
+    metrics: EpochMetrics
+    profiler: Profiler
+    console: Console
+    epoch: int = 0
+    step: int = 0
+    best: tuple[float, int] | None = None
+    validation_error: float | None = None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of optimizer steps in an epoch."""
+        return len(self.train_batches)
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """The module that is evaluated and kept: the average of the weights where there is one, else the network."""
+        return self.network if self.ema is None else self.ema.module
+
+    def weights(self) -> dict[str, Any]:
+        """Return the content of the best checkpoint: enough to evaluate the model."""
+        return {
+            "model": self.evaluated.state_dict(),
+            "classes": list(self.splits.classes),
+            "epoch": self.epoch,
+            "validation_error": self.validation_error,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that the steps to come depend on. Epoch and step tell the place in the data."""
+        random = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(self.device)
+        state: dict[str, Any] = {
+            "format": FORMAT,
+            "epoch": self.epoch,
+            "step": self.step,
+            "best": self.best,
+            "validation_error": self.validation_error,
+            "classes": list(self.splits.classes),
+            "data": self.splits.fingerprint(),
+            "random": random,
+        }
+        state |= {name: None if part is None else part.state_dict() for name, part in self._parts().items()}
+        if self.epoch == self.config.epochs and self.outer_loop is not None:
+            # Gradients several times as large as the model, for steps that do not come any more.
+            state["learning"]["recent"] = None
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state.
+
+        Raises:
+            UserError: The state is of another version of madao, or of a run on other images.
+        """
+        self._check(state)
+        self.epoch, self.step, self.best = state["epoch"], state["step"], state["best"]
+        self.validation_error = state["validation_error"]
+        for name, part in self._parts().items():
+            # Checkpoints of before these parts had a state hold none for them.
+            if part is not None and (name not in ("task", "meter") or state.get(name) is not None):
+                part.load_state_dict(state[name])
+        if state.get("meter") is None:
+            self.profiler.skip(self.metrics.images)
+        for group in self.optimizer.param_groups:
+            group["fused"] = self.device.type == "cuda"  # of this device, not of the one where the run began
+        if not self.ranks.is_first:  # the random state is that of the first process
+            torch.manual_seed(self.config.seed + 7919 * self.ranks.rank + self.step)
+            return
+        torch.set_rng_state(state["random"]["cpu"])
+        if self.device.type == "cuda" and "cuda" in state["random"]:
+            torch.cuda.set_rng_state(state["random"]["cuda"], self.device)
+
+    def _parts(self) -> dict[str, Any]:
+        """Return the parts that have a state, by their names in checkpoints, which old runs need unchanged."""
+        return {
+            "model": self.network,
+            "optimizer": self.optimizer,
+            "standard": self.base_augmentation,
+            "totals": self.metrics,
+            "meter": self.profiler,
+            "task": self.task,
+            "policy": self.policy,
+            "learning": self.outer_loop,
+            "average": self.ema,
+        }
+
+    def _check(self, state: dict[str, Any]) -> None:
+        if state.get("format") != FORMAT:
             raise UserError(
-                f"the images are not those the run in {trainer.directory.path} began with: {name} was {before!r} and "
-                f"is {here[name]!r}; bring them back, or begin anew in another --out"
+                f"the checkpoint in {self.directory.path} has the format {state.get('format')!r}, this version of "
+                f"madao reads {FORMAT}; resume it with the version that wrote it"
             )
-    trainer.epoch, trainer.step, trainer.best = state["epoch"], state["step"], state["best"]
-    trainer.validation_error = state["validation_error"]
-    trainer.network.load_state_dict(state["model"])
-    trainer.optimizer.load_state_dict(state["optimizer"])
-    for group in trainer.optimizer.param_groups:
-        group["fused"] = trainer.device.type == "cuda"  # of the device the run goes on on, not the one it began on
-    trainer.standard.load_state_dict(state["standard"])
-    trainer.totals.load_state_dict(state["totals"])
-    trainer.meter.load_state_dict(state.get("meter"), trainer.totals.images)
-    for name in _PARTS:
-        part = getattr(trainer, name)
-        if part is not None:
-            part.load_state_dict(state[name])
-    if state.get("task") is not None:
-        trainer.task.load_state_dict(state["task"])
-    if not trainer.ranks.first:  # the state is the first one's
-        torch.manual_seed(trainer.config.seed + 7919 * trainer.ranks.rank + trainer.step)
-        return
-    torch.set_rng_state(state["random"]["cpu"])
-    if trainer.device.type == "cuda" and "cuda" in state["random"]:
-        torch.cuda.set_rng_state(state["random"]["cuda"], trainer.device)
-
-
-def resume_note(trainer: "Trainer", finished: bool) -> list[str]:
-    """Where a run that began earlier stands, for people; nothing where it begins."""
-    where, total = f"epoch {trainer.epoch} of {trainer.config.epochs}", trainer.config.epochs * trainer.steps_per_epoch
-    if finished:
-        return [f"finished before, after {where}: nothing is left to train"]
-    return [f"goes on after {where}, at step {trainer.step:,} of {total:,}"] if trainer.step else []
+        here = self.splits.fingerprint()
+        for name, before in state["data"].items():
+            if here[name] != before:
+                raise UserError(
+                    f"the images are not those that the run in {self.directory.path} began with: {name} was "
+                    f"{before!r} and is {here[name]!r}; bring them back, or begin a new run in another `out`"
+                )

@@ -1,0 +1,79 @@
+"""The model of a run and its optimizer."""
+
+import torch
+from torch import nn
+
+from madao.config.train_config import ModelConfig, OptimizerConfig, TaskConfig, TrainConfig
+from madao.distributed.launch import convert_sync_batchnorm
+from madao.errors import UnknownModelError, UserError
+from madao.models import build, build_dense, build_encoder, known, known_dense
+from madao.text import nearest
+from madao.training.builders.environment import Environment
+from madao.training.splits import Splits
+
+
+def build_network(config: TrainConfig, splits: Splits, environment: Environment) -> nn.Module:
+    """Build the model of a run, ready for its processes. Seeds torch's random numbers."""
+    torch.manual_seed(config.seed)
+    network = build_model(config.model, splits, config.task)
+    torch.manual_seed(config.seed + 7919 * environment.ranks.rank)  # every process has dropout masks of its own
+    if config.sync_batch_norm:
+        twice = config.augment.method == "learned" and config.outer.model_mode == "train"
+        network = convert_sync_batchnorm(network, environment.device, twice)
+    if environment.device.type == "cuda":
+        # Convolutions in half precision want this layout: otherwise each of them transposes its inputs and outputs.
+        network.to(memory_format=torch.channels_last)
+    return network
+
+
+def build_model(config: ModelConfig, splits: Splits, task: TaskConfig | None = None) -> nn.Module:
+    """Build the model that a configuration names, for the classes, channels and size of the images.
+
+    Raises:
+        UserError: The model is unknown, or does not suit the images or the task.
+    """
+    task = TaskConfig() if task is None else task
+    masks = splits.train.targets.dim() == 3
+    if masks != (task.name == "segmentation"):
+        has, remedy = (
+            ("masks", "use `task.name=segmentation`")
+            if masks
+            else ("no masks", "use `data.name=shapes` or `data.name=masks`")
+        )
+        raise UserError(f"the data set {splits.name} has {has}, so {task.name} cannot be learned from it; {remedy}")
+    name = model_name(config, splits, task)
+    size, channels = splits.size, splits.channels
+    try:
+        if masks:
+            return build_dense(name, len(splits.classes), channels, size, config.pretrained)
+        if task.name == "moco":
+            hidden = task.version == "v2"
+            return build_encoder(
+                name, task.dimensions, channels, size, config.pretrained, config.stem, hidden, task.bn_splits
+            )
+        return build(name, len(splits.classes), channels, size, config.pretrained, config.stem)
+    except UnknownModelError:
+        raise UserError(f"unknown model {nearest(name, known_dense() if masks else known())}") from None
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def model_name(config: ModelConfig, splits: Splits, task: TaskConfig) -> str:
+    """Return the name of a run's model; where the settings name none, one that suits the images."""
+    if config.name:
+        return config.name
+    if task.name == "segmentation":
+        return "small-fcn" if splits.size <= 28 else "fcn_resnet50"
+    return "small-cnn" if splits.size <= 28 else "resnet18"
+
+
+def build_optimizer(config: OptimizerConfig, network: nn.Module, device: torch.device) -> torch.optim.SGD:
+    """Build SGD on the parameters of a network."""
+    return torch.optim.SGD(
+        network.parameters(),
+        lr=config.lr,
+        momentum=config.momentum,
+        nesterov=config.nesterov,
+        weight_decay=config.weight_decay,
+        fused=device.type == "cuda",
+    )

@@ -1,0 +1,134 @@
+"""Advice on a run: before it begins, while it trains, where it fails and at its end.
+
+Functions return lines for people, or None where there is nothing to say.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from madao.config.train_config import DataConfig
+from madao.text import counted
+from madao.training.run.state import Run
+from madao.training.splits import Splits
+
+_FEW_STEPS = 20
+"""Outer steps below which a policy can hardly leave its start."""
+_FEW_IMAGES = 50
+"""Validation images below which their error is mostly chance."""
+_NAMED_CLASSES = 5
+_SMALL, _LARGE = 32, 64
+"""Pixels of the images for which WideResNets are made, and above which they take many times as long."""
+_WAITING_SHARE, _WAITING_SECONDS = 0.1, 1.0
+"""Waiting of an epoch below which there is no advice. The seconds are those in which worker processes start."""
+_LARGEST_CACHE_GIB = 64.0
+_GUESSING = 0.95
+"""Part of the loss of guessing above which a model has learned hardly anything."""
+
+
+def describe_run(run: Run) -> list[str]:
+    """Return lines on images, model and policy, which show a wrong folder or a policy that cannot learn."""
+    config, splits = run.config, run.splits
+    lines = []
+    if config.resume and run.directory.checkpoints.empty:
+        lines.append(f"there is no checkpoint in {run.directory.path}: a new run begins")
+    parts = [f"{counted(len(splits.train), 'image')} to train on"]
+    parts.append("none for validation" if splits.validation is None else f"{len(splits.validation):,} for validation")
+    parts.append("no test images" if splits.test is None else f"{len(splits.test):,} for the test")
+    names = ", ".join(splits.classes[:_NAMED_CLASSES]) + (", …" if len(splits.classes) > _NAMED_CLASSES else "")
+    where = config.data.root if splits.name == "folder" else splits.name
+    lines.append(f"{where}: {', '.join(parts)}; {len(splits.classes)} classes ({names})")
+    steps, few = _outer_steps(run), policy_advice(run)
+    learning = "" if steps is None else f", of which the policy learns in {steps:,}" if few is None else f"; {few}"
+    lines.append(
+        f"{run.model_name} at {splits.size} pixels on {run.device.type}: "
+        f"{counted(config.epochs, 'epoch')} of {counted(run.steps_per_epoch, 'step')}{learning}"
+    )
+    if run.outer_loop is not None and splits.validation is not None and len(splits.validation) < _FEW_IMAGES:
+        each = 100 / len(splits.validation)
+        lines.append(
+            f"the policy learns from {counted(len(splits.validation), 'validation image')}, which is few: each is "
+            f"{each:.1f} points of their error; try `data.val_fraction=0.3`, or a folder val/ with more images"
+        )
+    if run.model_name.startswith("wrn-") and splits.size > _LARGE:
+        times = round((splits.size / _SMALL) ** 2)
+        lines.append(
+            f"{run.model_name} is made for images of {_SMALL} pixels and keeps their resolution: a step takes {times} "
+            f"times the time and memory that it takes there; try `data.size={_SMALL}` or `model.name=resnet18`"
+        )
+    return lines
+
+
+def policy_advice(run: Run) -> str | None:
+    """Return advice where a policy has few outer steps to learn in, or none."""
+    steps = _outer_steps(run)
+    if steps is None or steps >= _FEW_STEPS:
+        return None
+    how = "in none, and will stay as it starts" if steps == 0 else f"in {steps}, which is few"
+    return f"the policy learns {how}: raise `epochs`, or lower `outer.every` or `batch_size`"
+
+
+def _outer_steps(run: Run) -> int | None:
+    if run.outer_loop is None:
+        return None
+    outer, total = run.outer_loop.outer, run.config.epochs * run.steps_per_epoch
+    return max(total // outer.every - outer.warmup // outer.every, 0)
+
+
+def loader_advice(timing: Mapping[str, Any], config: DataConfig, splits: Splits, on_gpu: bool = False) -> str | None:
+    """Return advice where the model waits for images.
+
+    Args:
+        timing: A row of timing.csv.
+        config: The settings of the images.
+        splits: The images.
+        on_gpu: Whether the model is on a GPU, which may decode images.
+    """
+    names = ("model_images_per_second", "images_per_second", "waiting_seconds", "seconds")
+    model_rate, rate, waiting, seconds = (timing[name] for name in names)
+    if model_rate is None or waiting < max(_WAITING_SHARE * seconds, _WAITING_SECONDS):
+        return None
+    channels, height, width = splits.train.shape
+    gib = (len(splits.train) + len(splits.validation or ())) * channels * height * width / 2**30
+    remedies = ["a smaller `data.size`"]
+    if config.processes < (os.cpu_count() or 1):
+        remedies.insert(0, f"more `data.workers` than {config.processes}")
+    if on_gpu and config.decode == "workers":
+        remedies.insert(0, "`data.decode=gpu`")
+    if gib <= _LARGEST_CACHE_GIB:
+        remedies.append(f"`data.cache_gib={max(gib, 0.1) + 0.05:.1f}`, which keeps them decoded")
+    return (
+        f"the model waits for images {100 * waiting / seconds:.0f} % of the time ({rate:,.0f} images/s of "
+        f"{model_rate:,.0f} it could take); try {', or '.join(remedies)}"
+    )
+
+
+def memory_advice(error: BaseException, run: Run) -> str | None:
+    """Return the remedy for an error, if torch ran out of memory, on a GPU or on the CPU."""
+    if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator: can't allocate memory" not in str(error):
+        return None
+    if run.outer_loop is not None and run.outer_loop.at_work:
+        largest = run.outer_loop.largest_pass(run.train_batches.batch_size)
+        return f"the policy's step did not fit, try `outer.microbatch={max(largest // 2, 1)}`"
+    batch_size, parts = run.config.batch_size, 2 * run.config.accumulate
+    smaller = f"try `batch_size={max(batch_size // 2, 1)}`"
+    return smaller if batch_size % parts else f"{smaller}, or `accumulate={parts}`, which keeps the batch"
+
+
+def model_advice(run: Run) -> str | None:
+    """Return advice where the training loss of a run that has ended is that of guessing classes by their shares."""
+    if run.config.task.name != "classification":
+        return None
+    labels, smoothing = run.splits.train.labels, run.config.optimizer.label_smoothing
+    counts = labels.bincount(minlength=len(run.splits.classes))
+    shares = (1 - smoothing) * counts / len(labels) + smoothing / len(counts)
+    guessing = float(torch.special.entr(shares).sum())
+    loss = float(run.directory.read_metrics()[-1]["train_loss"])
+    if loss < _GUESSING * guessing:
+        return None
+    return (
+        f"the model has learned hardly anything: its training loss is {loss:.2f}, that of guessing {guessing:.2f}; try "
+        f"`optimizer.lr={run.config.optimizer.lr / 10:g}`, or more steps by `epochs` or a smaller `batch_size`"
+    )
