@@ -100,5 +100,5 @@ def test_errors_name_the_field_of_the_file(old: str, new: str, message: str) -> 
 def test_a_run_has_it(method: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
     settings = ["--epochs=1", "--batch_size=256", "--tensorboard=false", "--device=cpu", f"--augment.method={method}"]
-    assert main(["train", *settings, "--augment.magnitude_jitter=0.5", f"--out={out}"]) == 0
+    assert main(["train", *settings, "--config={augment: {magnitude_jitter: 0.5}}", f"--out={out}"]) == 0
     assert PolicySpec.load(out / "policy.json").magnitude_jitter == 0.5
