@@ -79,10 +79,10 @@ def test_nothing_need_be_measured(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ([], "--data.val_fraction 0 leaves no images to learn a policy from; name one that is learned already"),
+        ([], "--data.val_fraction 0 leaves no images to learn a policy from"),
         (
             ["--augment.method", "uniform", "--config={eval_checkpoint: best}"],
-            "--eval_checkpoint best chooses by validation images",
+            "eval_checkpoint best chooses by validation images",
         ),
     ],
 )

@@ -203,7 +203,7 @@ def test_bad_values_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["--augment.method", str(missing / "policy.json")], "there is no policy file"),
         (
             ["--data.shift", "rotate", "--data.name", "cifar10"],
-            "--data.shift belongs to the data sets digits and shapes",
+            "--data.shift goes with the data sets digits and shapes",
         ),
         (["--data.name", "folder"], "needs --data.root"),
         (["--model.pretrained", str(missing)], str(missing)),
@@ -246,7 +246,7 @@ def test_a_directory_that_holds_another_run_is_left_alone(tmp_path: Path, capsys
     assert main(arguments) == 0
     capsys.readouterr()
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    assert "already holds a run; go on with it by --resume" in fails(arguments, capsys)
+    assert "already holds a run; continue it by --resume" in fails(arguments, capsys)
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
     # What is misspelt comes first, or the next --out would be for nothing.
     assert "did you mean 'randaugment'?" in fails([*arguments, "--augment.method", "randaug"], capsys)

@@ -117,9 +117,8 @@ def _resumed(arguments: list[str]) -> list[str]:
     if saved is not None and saved.is_file():
         return ["--config", str(saved), *arguments]
     given = {argument[2:].split("=")[0] for argument in arguments if argument.startswith("--")}
-    if given <= free_settings() - {
-        "data.root"
-    }:  # a job that says what to train may be begun and gone on with by one command
+    # One command may begin and resume a job, if it says what to train.
+    if given <= free_settings() - {"data.root"}:
         raise UserError(_which_run() if saved is None else _no_run(saved.parent))
     return arguments
 
