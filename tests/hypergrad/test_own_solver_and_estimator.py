@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from madao import Policy, PolicyOptimizer
-from madao.hypergrad import Estimator, Influence, Solution, Solver, Stats, System
+from madao.hypergrad import Estimator, Influence, Solution, Solver, Stats, Status, System
 from madao.hypergrad.autodiff.products import SecondOrder
 from madao.hypergrad.flat_problem import FlatProblem
 from madao.hypergrad.pytree import Vector, norm, scaled
@@ -104,3 +104,9 @@ def test_the_solver_remembers_what_it_returned_and_a_saved_run_goes_on() -> None
     assert torch.equal(found, expected)
     counts = [call[1] and call[1][0] for call in CALLS if isinstance(call[0], Averaged)]
     assert counts == [None, 1, 2, 2]
+
+
+def test_a_state_is_kept_unless_the_solver_changes_it() -> None:
+    stats = Stats(Status.CONVERGED, 0.0, 0.0, 0.0, None, (), 0.0, 0)
+    assert Solver().update("state", None, stats) == "state"
+    assert Solver().prepare("of another solver", (), check=True) is None

@@ -45,8 +45,8 @@ class _FlatLoss:
     def _split(self) -> Any:
         if not (hasattr(self.loss, "outputs") and hasattr(self.loss, "of_outputs")):
             raise ValueError(
-                f"GaussNewton needs an {self.name} loss with the methods outputs(params, inputs) and "
-                f"of_outputs(outputs, inputs), got {self.loss!r}; define them, or use Deflated"
+                f"the {self.name} loss must have the methods outputs(params, inputs) and of_outputs(outputs, inputs) "
+                f"for GaussNewton, got {self.loss!r}; define them, or use Deflated"
             )
         return self.loss
 
