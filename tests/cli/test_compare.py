@@ -7,17 +7,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
-from madao.cli import compare as compare_module
 from madao.cli import main
 from madao.experiments.compare_config import read_plan
 from madao.experiments.jobs import JobPool
-from madao.experiments.table import Table, read_cells
+from madao.experiments.table import read_cells
 from tests.cli.test_train import fails
 
 QUICK = ["--epochs", "1", "--augment.crop", "none", "--tensorboard", "false", "--device", "cpu", "--batch_size", "128"]
@@ -25,28 +23,6 @@ QUICK = ["--epochs", "1", "--augment.crop", "none", "--tensorboard", "false", "-
 
 def compare(out: Path, *arguments: str) -> list[str]:
     return ["compare", "--out", str(out), *QUICK, *arguments]
-
-
-def test_what_has_ended_is_in_the_table_and_the_record_whatever_comes_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A cell that has ended, another that is at work when the command is killed."""
-    record = tmp_path / "record.json"
-    arguments = compare(tmp_path / "cells", "--methods", "base", "--seeds", "1", "--export", str(record))
-    assert main(arguments) == 0
-    written = [record, tmp_path / "cells/table.md", tmp_path / "cells/table.json"]
-    whole = {path: path.read_text() for path in written}
-
-    def killed(several: JobPool) -> None:
-        for path in written:
-            path.unlink()
-        assert several.ended is not None
-        several.ended()
-        assert {path: path.read_text() for path in written} == whole
-        raise SystemExit(9)
-
-    monkeypatch.setattr(JobPool, "run", killed)
-    assert main(arguments) == 9
 
 
 @pytest.mark.parametrize(
@@ -60,7 +36,7 @@ def test_a_file_that_is_no_record_is_refused_before_anything_is_trained(
     record.write_text(content)
     out = tmp_path / "cells"
     arguments = compare(out, "--methods", "base", "--export", str(record))
-    assert "notes.txt is there and no record" in fails(arguments, capsys)
+    assert "notes.txt exists and is no record" in fails(arguments, capsys)
     assert not out.exists()
     assert record.read_text() == content
 
@@ -73,30 +49,6 @@ def test_what_cannot_be_written_is_said_before_anything_is_trained(
     arguments = compare(out, "--methods", "base", "--export", str(tmp_path / "file" / "record.json"))
     assert str(tmp_path / "file") in fails(arguments, capsys)
     assert not (out / "base").exists()
-
-
-def test_what_cannot_be_written_meanwhile_does_not_end_the_trainings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wrote: list[str] = []
-
-    def train(run: Any) -> None:
-        for broken in (True, True, False):
-            monkeypatch.setattr(compare_module, "_table", full if broken else table)
-            run.several.ended()
-
-    def full(_: Any) -> Any:
-        raise OSError(28, "No space left on device", "table.md")
-
-    def table(plan: Any) -> Any:
-        wrote.append("table")
-        return real(plan)
-
-    real = compare_module._table
-    monkeypatch.setattr(compare_module._Run, "train", train)
-    assert main(compare(tmp_path / "cells", "--methods", "base", "--seeds", "1")) == 0
-    assert wrote == ["table", "table"], "after the third cell, and at the end"
-    assert capsys.readouterr().err.count("could not be written") == 1
 
 
 def written(out: Path) -> dict[Path, int]:
@@ -156,7 +108,7 @@ def test_the_same_command_trains_nothing_and_says_the_same(
     arguments = ["--methods", "base,randaugment", "--seeds", "2", "--search.trials", "2"]
     assert main(compare(trained, *arguments)) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("base, randaugment with seeds 0, 1: 4 trainings, 4 of them done\n")
+    assert printed.startswith("base, randaugment with seeds 0, 1: 4 trainings, 4 of them finished\n")
     assert "base         2" in printed
     assert "− base" in printed
     assert "− randaugment" in printed
@@ -188,7 +140,7 @@ def test_it_says_what_will_be_trained(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(JobPool, "run", lambda _: None)
+    monkeypatch.setattr(JobPool, "run", lambda *_: None)
     main(compare(tmp_path / "cells", *given))
     assert capsys.readouterr().out.startswith(expected)
 
@@ -196,7 +148,7 @@ def test_it_says_what_will_be_trained(
 def test_other_settings_are_refused(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = fails(compare(trained, "--methods", "uniform", "--epochs", "2"), capsys)  # also of what is not there yet
     assert "the comparison in" in message
-    assert "was started with --epochs 1, not --epochs 2; cells are only compared where they share it" in message
+    assert "was started with --epochs 1, not --epochs 2; all its cells share this setting" in message
     assert "was started with --data.size by default, not --data.size 9" in fails(
         compare(trained, "--methods", "uniform", "--data.size", "9"), capsys
     )
@@ -216,15 +168,15 @@ def test_other_images_of_the_same_name_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(JobPool, "run", lambda self: None)  # what would be trained does not matter
+    monkeypatch.setattr(JobPool, "run", lambda *_: None)  # what would be trained does not matter
     one, other = photos(tmp_path / "a" / "photos.npz", 0), photos(tmp_path / "b" / "photos.npz", 1)
     arguments = ["compare", *QUICK, "--methods", "base", "--seeds", "1"]
     assert main([*arguments, *one]) == 0
     capsys.readouterr()
     message = fails([*arguments, *other], capsys)
-    assert "the images are not those that the comparison in runs/compare-photos was started with" in message
+    assert "the images differ from those that the comparison in runs/compare-photos was started with" in message
     assert "another --out" in message
-    assert "are not those" in fails([*arguments, "--methods", "uniform", *other], capsys)
+    assert "differ from those" in fails([*arguments, "--methods", "uniform", *other], capsys)
     (tmp_path / "a").rename(tmp_path / "moved")
     assert main([*arguments, "--data.root", "moved/photos.npz"]) == 0
     # A variant's own images count, too.
@@ -233,42 +185,7 @@ def test_other_images_of_the_same_name_are_refused(
     assert main(own) == 0
     capsys.readouterr()
     (tmp_path / "mine.yaml").write_text("mine: {data.root: b/photos.npz}\n")
-    assert "the images of mine are not those" in fails(own, capsys)
-
-
-def test_machines_share_a_search_trial_by_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first takes as many trials as it can run, so that there is something left for the others."""
-
-    def stops(self: JobPool) -> None:
-        monkeypatch.setattr("madao.experiments.jobs._context", Processes)
-        self._start()
-        self._running.clear()
-        self._waiting.clear()
-
-    monkeypatch.setattr(JobPool, "run", stops)
-    storage = ["--search.storage", f"sqlite:///{tmp_path / 'shared.db'}", "--search.trials", "5"]
-    arguments = ["--methods", "randaugment", "--seeds", "1", "--jobs", "2"]
-    for name in ("a", "b"):
-        main(compare(tmp_path / name, *arguments, *storage))
-    owned = [json.loads((tmp_path / name / "search.json").read_text())["own"] for name in ("a", "b")]
-    assert [[*map(int, own)] for own in owned] == [[0, 1], [2, 3]]
-    main(compare(tmp_path / "c", *arguments, *storage))
-    # One that has searched for nothing has a record all the same.
-    assert main(compare(tmp_path / "d", *arguments, *storage, "--export", str(tmp_path / "record.json"))) == 2
-    assert not (tmp_path / "d" / "search.json").exists()
-    assert json.loads((tmp_path / "record.json").read_text())["search"] == {}
-
-
-class Processes:
-    """Begins none."""
-
-    def __init__(self, **settings: object) -> None:
-        self.sentinel = id(self)
-
-    def Process(self, **settings: object) -> "Processes":  # noqa: N802 -- as multiprocessing has it
-        return Processes()
-
-    def start(self) -> None: ...
+    assert "the images of mine differ from those" in fails(own, capsys)
 
 
 def test_a_variant_that_changes_its_meaning_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -288,7 +205,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pyte
     arguments = ["--methods", "broken,base", "--variants", str(variants), "--seeds", "1"]
     assert main(compare(tmp_path / "out", *arguments)) == 2
     printed = capsys.readouterr()
-    assert "1 cells are missing; broken 0: there is no folder nowhere" in printed.err
+    assert "1 cell missing; broken 0: there is no folder nowhere" in printed.err
     assert re.search(r"broken +0 of 1 .*\nbase +1 ", printed.out)
 
 
@@ -297,7 +214,7 @@ def test_what_fails_everywhere_is_given_up(tmp_path: Path, capsys: pytest.Captur
     assert main(compare(tmp_path / "out", *arguments)) == 2
     printed = capsys.readouterr()
     assert printed.err.count("failed: unknown model 'resnet19'") == 2
-    assert "6 cells are missing; base 0, uniform 0: unknown model" in printed.err
+    assert "6 cells missing; base 0, uniform 0: unknown model" in printed.err
 
 
 def test_a_wrong_folder_is_told_once_and_leaves_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -326,7 +243,7 @@ def test_it_goes_on_after_ctrl_c_and_after_a_kill(tmp_path: Path) -> None:
     assert stopped.returncode == 130, stopped.stderr
     said = stopped.stderr.strip().splitlines()
     assert said[0] == "stopping, after every training's step and checkpoint; Ctrl-C again stops immediately"
-    assert said[-1] == "madao: stopped, checkpoints are written; run the same command to go on"
+    assert said[-1] == "madao: stopped; checkpoints are written: run the same command to resume"
     first = reached(out)
     assert 2 <= first < 40
     killed = interrupted(signal.SIGKILL, first + 2)
@@ -348,7 +265,7 @@ def reached(out: Path) -> int:
 
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "typo.yaml").write_text("mine: {outer.solvr: identity}\n")
-    (tmp_path / "taken.yaml").write_text("madao: {outer.solver: identity}\n")
+    (tmp_path / "taken.yaml").write_text("learned: {outer.solver: identity}\n")
     (tmp_path / "list.yaml").write_text("- a\n")
     for arguments, message in (
         (["--methods", "unifrm"], "unknown method 'unifrm'; did you mean 'uniform'?"),
@@ -365,24 +282,10 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["--lr", "1"], "did you mean '--optimizer.lr'?"),
         (["--variants", str(tmp_path / "none.yaml")], "there is no such file"),
         (["--variants", str(tmp_path / "typo.yaml")], "variant mine: unknown option '--outer.solvr'; did you mean"),
-        (["--variants", str(tmp_path / "taken.yaml")], "'madao' cannot be a name"),
+        (["--variants", str(tmp_path / "taken.yaml")], "'learned' cannot be a name"),
         (["--variants", str(tmp_path / "list.yaml")], "expected a name and its settings"),
     ):
         assert message in fails(["compare", *arguments], capsys), arguments
-
-
-def test_without_optuna_nothing_is_searched_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    assert [*read_plan([]).methods] == ["base", "uniform", "learned"]
-    assert [*read_plan(["--search.trials", "0"]).methods] == ["base", "uniform", "randaugment", "learned"]
-    told = compare_module._opening(read_plan([]), Table("test error", []))
-    assert "randaugment is left out, as its magnitude is searched for by Optuna: pip install 'madao[search]'" in told
-    folder = tmp_path / "runs"
-    assert main(["compare", "--methods", "base,randaugment", "--out", str(folder)]) == 2
-    assert "needs Optuna" in capsys.readouterr().err
-    assert not folder.exists()  # which would have to be begun with other settings
 
 
 def test_help_shows_its_own_options_and_names_the_others(capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,9 +54,9 @@ def test_several_runs_in_any_order_of_arguments(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["absent"], "there is no run directory absent"),
-        (["empty"], "empty is no run directory: there is no config.yaml in it"),
-        (["begun"], "has no metrics.csv with an epoch in it"),
+        (["absent"], "there is no folder absent"),
+        (["empty"], "empty is no run directory"),
+        (["begun"], "has not finished its first epoch"),
         (["run", "--out", "empty"], "empty is a folder; give the name of an HTML file with --out"),
         (["run", "--runs", "run"], "by its name or without it, not both"),
         (["run", "--ouput", "x"], "did you mean '--out'?"),
@@ -95,10 +95,10 @@ def test_runs_are_found_below_folders_and_what_is_broken_is_left_out_and_named(
     begun = write_run(tmp_path / "runs" / "begun", epochs=1)
     (begun / "metrics.csv").unlink()
     assert main(["report", "runs", "runs/b \U0001f600", "--figures", "false"]) == 0
-    assert "left out: runs/begun has no metrics.csv" in capsys.readouterr().out
+    assert "left out: runs/begun has not finished" in capsys.readouterr().out
     text = (tmp_path / "report.html").read_text()
     assert "<h1>2 runs</h1>" in text
-    assert "runs/begun has no metrics.csv" in text
+    assert "runs/begun has not finished" in text
 
 
 def test_runs_of_an_older_version_are_compared_with_those_of_this_one(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_policy_that_will_not_learn_is_said_before_and_after(
     assert f"there is no checkpoint in {tmp_path / 'run'}: a new run begins" in printed
     assert "the policy learns in none, and will stay as it starts: raise --epochs, or lower --outer.every" in printed
     assert "favours" not in printed
-    assert "\nthe policy is as it started: no outer step was taken: raise --epochs" in printed
+    assert "\nthe policy did not change: no outer step was taken: raise --epochs" in printed
     assert "take it away" not in printed
     assert main(["train", "--resume", "--out", str(tmp_path / "run")]) == 0
     assert "there is no checkpoint" not in capsys.readouterr().out

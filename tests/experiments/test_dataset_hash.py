@@ -9,7 +9,7 @@ from PIL import Image
 
 from madao.config.train_config import DataConfig
 from madao.errors import UserError
-from madao.experiments.dataset_hash import fingerprint
+from madao.experiments.dataset_hash import dataset_hash
 
 
 def arrays(path: Path, seed: int) -> DataConfig:
@@ -21,9 +21,9 @@ def arrays(path: Path, seed: int) -> DataConfig:
 
 def test_arrays_are_told_apart_by_their_pixels(tmp_path: Path) -> None:
     one, other = arrays(tmp_path / "a" / "photos.npz", 0), arrays(tmp_path / "b" / "photos.npz", 1)
-    assert fingerprint(one) != fingerprint(other)
-    assert fingerprint(arrays(tmp_path / "c" / "moved.npz", 0)) == fingerprint(one)
-    assert fingerprint(DataConfig(root=one.root, size=4)) == fingerprint(one)
+    assert dataset_hash(one) != dataset_hash(other)
+    assert dataset_hash(arrays(tmp_path / "c" / "moved.npz", 0)) == dataset_hash(one)
+    assert dataset_hash(DataConfig(root=one.root, size=4)) == dataset_hash(one)
 
 
 def test_folders_are_told_apart_by_their_files(tmp_path: Path) -> None:
@@ -33,12 +33,12 @@ def test_folders_are_told_apart_by_their_files(tmp_path: Path) -> None:
         Image.new("RGB", (9, 9), (number, 0, 0)).save(path)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     one, other = (DataConfig(root=str(tmp_path / name)) for name in "ab")
-    assert fingerprint(one) == fingerprint(other)
+    assert dataset_hash(one) == dataset_hash(other)
     Image.new("RGB", (9, 9), (99, 0, 0)).save(tmp_path / "b" / "class 0" / "0.png")
-    assert fingerprint(one) != fingerprint(other)
+    assert dataset_hash(one) != dataset_hash(other)
 
 
 def test_what_is_generated_lies_nowhere(tmp_path: Path) -> None:
-    assert fingerprint(DataConfig()) == fingerprint(DataConfig(name="digits", root=str(tmp_path)))
+    assert dataset_hash(DataConfig()) == dataset_hash(DataConfig(name="digits", root=str(tmp_path)))
     with pytest.raises(UserError, match="nowhere"):
-        fingerprint(DataConfig(root="nowhere"))
+        dataset_hash(DataConfig(root="nowhere"))

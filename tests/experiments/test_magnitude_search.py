@@ -1,6 +1,7 @@
-"""The search for RandAugment's magnitude: random, shared, by validation error, and never begun twice."""
+"""The draws of the search for RandAugment's magnitude, and the search that machines share."""
 
 import dataclasses
+import hashlib
 import json
 import multiprocessing
 import sys
@@ -12,47 +13,71 @@ import pytest
 
 from madao.config.train_config import AugmentConfig, OuterConfig, TrainConfig
 from madao.errors import UserError
-from madao.experiments.magnitude_search import MAGNITUDES, Search, study_name
+from madao.experiments import shared_search
+from madao.experiments.magnitude_search import MAGNITUDES, MagnitudeSearch, draw_magnitudes, draw_with_seeds
+from madao.experiments.shared_search import SharedSearch, study_name
 
 
-def search(folder: Path, trials: int = 3, storage: Path | None = None) -> Search:
+def search(folder: Path, trials: int = 3, storage: Path | None = None) -> SharedSearch:
+    pytest.importorskip("optuna")
     folder.mkdir(exist_ok=True)
-    return Search(folder / "search.json", f"sqlite:///{storage or folder / 'search.db'}", "test", trials)
+    return SharedSearch(folder / "search.json", trials, 1, f"sqlite:///{storage or folder / 'search.db'}", "test")
 
 
-def test_the_lowest_validation_error_is_chosen_once_all_have_ended(tmp_path: Path) -> None:
-    found = search(tmp_path)
+def test_magnitudes_are_those_of_every_version() -> None:
+    drawn = draw_magnitudes(MAGNITUDES)
+    assert drawn[:5] == draw_magnitudes(5) == [0.39, 0.79, 0.06, 0.47, 0.11]
+    assert sorted(drawn) == [i / 100 for i in range(MAGNITUDES)]
+    assert hashlib.sha256(repr(drawn).encode()).hexdigest().startswith("2cd45bc50de7fd62")
+
+
+def test_magnitudes_are_those_of_optunas_random_sampler() -> None:
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    for seed, magnitude in draw_with_seeds(10):
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+        assert study.ask().suggest_float("magnitude", 0.0, 1.0, step=0.01) == pytest.approx(magnitude, abs=1e-9)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_first_of_the_lowest_errors_is_best_once_all_trials_have_ended(tmp_path: Path, shared: bool) -> None:
+    found = search(tmp_path) if shared else MagnitudeSearch(tmp_path / "search.json", 3)
     tried = [found.next() for _ in range(4)]
-    assert tried[3] is None
-    magnitudes = dict(each for each in tried if each is not None)
-    assert len({*magnitudes.values()}) == 3
-    assert all(0 <= magnitude <= 1 for magnitude in magnitudes.values())
-    found.tell(0, 0.3)
-    found.tell(2, 0.2)
-    assert found.magnitude() is None
-    found.tell(1, 0.2)
-    assert found.magnitude() == magnitudes[1]
+    assert tried == [*found.magnitudes, None]
+    for number, error in ((0, 0.3), (2, 0.2)):
+        found.tell(found.magnitudes[number], error)
+        assert found.best() is None
+    found.tell(found.magnitudes[1], 0.2)
+    assert found.best() == found.magnitudes[1]
     saved = json.loads((tmp_path / "search.json").read_text())
-    assert saved["magnitude"] == magnitudes[1]
+    assert saved["magnitude"] == found.magnitudes[1]
     assert [trial["validation_error"] for trial in saved["trials"]] == [0.3, 0.2, 0.2]
 
 
-def test_a_command_that_begins_again_takes_up_its_own_trials_alone(tmp_path: Path) -> None:
+def test_a_command_that_begins_again_resumes_its_own_trials_alone(tmp_path: Path) -> None:
     storage = tmp_path / "shared.db"
-    mine, theirs = search(tmp_path / "a", storage=storage), search(tmp_path / "b", storage=storage)
-    first, second = mine.next(), theirs.next()
-    again = search(tmp_path / "a", storage=storage)
-    assert again.unfinished() == [first]
-    assert again.elsewhere() == [1]
-    assert second is not None
-    assert "--trial-number 1 --state fail" in again.how_to_give_up(second[0])
+    mine, theirs = search(tmp_path / "a", 3, storage), search(tmp_path / "b", 3, storage)
+    first, _ = mine.next(), theirs.next()
+    again = search(tmp_path / "a", 3, storage)
+    assert [again.next() for _ in range(3)] == [first, again.magnitudes[2], None]
+    assert "--trial-number 1 --state fail" in again.unfinished()
+
+
+def test_a_trial_that_was_given_up_does_not_count(tmp_path: Path) -> None:
+    found = search(tmp_path, 2)
+    for _ in range(2):
+        found.next()
+    found.tell(found.magnitudes[0], 0.4)
+    assert found.best() is None
+    found._study.tell(1, state=found._states.FAIL)
+    assert found.best() == found.magnitudes[0]
 
 
 def _trials(folder: Path, storage: Path, ready: Barrier) -> None:
     ready.wait(60)
     mine = search(folder, 6, storage)
-    while (found := mine.next()) is not None:
-        mine.tell(found[0], abs(found[1] - 0.5))
+    while (magnitude := mine.next()) is not None:
+        mine.tell(magnitude, abs(magnitude - 0.5))
 
 
 def test_two_processes_share_a_search(tmp_path: Path) -> None:
@@ -68,75 +93,44 @@ def test_two_processes_share_a_search(tmp_path: Path) -> None:
     both[0].write()
     trials = json.loads((tmp_path / "a" / "search.json").read_text())["trials"]
     assert [trial["number"] for trial in trials] == [0, 1, 2, 3, 4, 5]
-    nearest = min((trial["magnitude"] for trial in trials), key=lambda magnitude: abs(magnitude - 0.5))
-    assert [each.magnitude() for each in both] == [nearest, nearest]
-    # The same that one process would have tried.
-    alone = search(tmp_path / "c", 6)
-    assert [alone.next() for _ in range(6)] == [(trial["number"], trial["magnitude"]) for trial in trials]
+    assert [trial["magnitude"] for trial in trials] == draw_magnitudes(6)  # as one process alone
+    nearest = min(draw_magnitudes(6), key=lambda magnitude: abs(magnitude - 0.5))
+    assert [each.best() for each in both] == [nearest, nearest]
 
 
 def test_other_settings_are_another_search() -> None:
     config = TrainConfig(augment=AugmentConfig(method="randaugment"))
-    name = study_name(config, [0], "data")
-    assert (
-        study_name(dataclasses.replace(config, out="elsewhere", seed=5, outer=OuterConfig(lr=1.0)), [0], "data") == name
-    )
-    assert study_name(dataclasses.replace(config, epochs=31), [0], "data") != name
-    assert study_name(config, [0, 1], "data") != name
-    assert study_name(config, [0], "other data") != name
-
-
-def test_no_magnitude_is_tried_twice(tmp_path: Path) -> None:
-    found = search(tmp_path, 25)
-    tried = [each for _ in range(25) if (each := found.next()) is not None]
-    assert len({magnitude for _, magnitude in tried}) == 25
-    everything = Search(tmp_path / "all.json", "sqlite:///" + str(tmp_path / "all.db"), "test", MAGNITUDES)
-    assert sorted(magnitude for _, magnitude in everything._drawn) == [i / 100 for i in range(MAGNITUDES)]
-
-
-def test_a_trial_that_was_never_written_down_is_taken_up_where_nobody_else_can_have_it(tmp_path: Path) -> None:
-    lost = search(tmp_path)
-    lost._study.ask()  # killed here: neither its magnitude nor whose it is is known
-    again = search(tmp_path)
-    assert (again.unfinished(), again.elsewhere()) == ([], [0])
-    own = Search(tmp_path / "search.json", f"sqlite:///{tmp_path / 'search.db'}", "test", 3, private=True)
-    alone = search(tmp_path / "alone")
-    first = alone.next()
-    assert (own.unfinished(), own.elsewhere()) == ([first], [])
-    own.tell(0, 0.1)
-    for _ in range(2):
-        found = own.next()
-        assert found is not None
-        own.tell(found[0], 0.2)
-    assert first is not None
-    assert own.magnitude() == first[1]
+    name = study_name(config, 1, "data")
+    same = dataclasses.replace(config, out="elsewhere", seed=5, outer=OuterConfig(lr=1.0))
+    assert study_name(same, 1, "data") == name
+    assert study_name(dataclasses.replace(config, epochs=31), 1, "data") != name
+    assert study_name(config, 2, "data") != name
+    assert study_name(config, 1, "other data") != name
 
 
 def test_a_storage_that_is_locked_for_a_moment_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("madao.experiments.magnitude_search._PAUSE", 0.0)
-    found = search(tmp_path)
-    found.next()
-    tell, failures = found._study.tell, iter(range(2))
+    monkeypatch.setattr(shared_search, "_PAUSE", 0.0)
+    found, failures = search(tmp_path), iter(range(2))
 
-    def locked(*arguments: Any, **settings: Any) -> None:
+    def locked() -> Any:
         if next(failures, None) is not None:
             raise RuntimeError("database is locked")
-        tell(*arguments, **settings)
+        return "done"
 
-    monkeypatch.setattr(found._study, "tell", locked)
-    found.tell(0, 0.2)
-    assert found.unfinished() == []
+    assert found._use(locked) == "done"
     failures = iter(range(99))
-    with pytest.raises(UserError, match="database is locked; run the same command again"):
-        found.tell(0, 0.2)
+    with pytest.raises(UserError, match=r"search\.storage.*database is locked"):
+        found._use(locked)
 
 
-def test_without_optuna_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_optuna_only_a_shared_search_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(UserError, match=r"pip install 'madao\[search\]'.*--search.trials 0"):
-        search(tmp_path)
+    assert MagnitudeSearch(tmp_path / "search.json", 1).next() == 0.39
+    with pytest.raises(UserError, match=r"pip install 'madao\[search\]'"):
+        SharedSearch(tmp_path / "search.json", 1, 1, "sqlite://", "test")
 
 
 def test_a_storage_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"--search.storage nothing://x cannot be opened"):
-        Search(tmp_path / "search.json", "nothing://x", "test", 3)
+    pytest.importorskip("optuna")
+    with pytest.raises(UserError, match="nothing://x"):
+        SharedSearch(tmp_path / "search.json", 3, 1, "nothing://x", "test")

@@ -19,19 +19,15 @@ from madao.export import albumentations as for_albumentations
 from madao.export import kornia as for_kornia
 from madao.export import timm as for_timm
 from madao.export.torchvision import PolicyTransform
-from tests.export.test_python import test_it_looks_as_if_a_person_had_written_it as assert_tidy
-from tests.helpers.exported import load, write
+from tests.helpers.exported import assert_tidy, load, write
+from tests.helpers.policies import scattered
 
 NAMES = ("cat", 'a "dog"', "<owl>")
 
 
 def uneven() -> PolicySpec:
     policy = ClassPolicy(NAMES, 2, operations=["Invert", "Rotate", "Brightness", "Posterize"])
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator))
-    return policy.spec()
+    return scattered(policy, 1.0).spec()
 
 
 SPEC = uneven()
@@ -131,7 +127,7 @@ def test_who_sees_no_label_says_what_to_do(target: str, tmp_path: Path, capsys: 
     SPEC.save(path)
     out = tmp_path / "one.py"
     assert main(["export", str(path), "--to", target, "--out", str(out)]) == 2
-    assert "madao export --label cat" in capsys.readouterr().err
+    assert "--label cat" in capsys.readouterr().err
     assert not out.exists()
     assert main(["export", str(path), "--to", target, "--out", str(out), "--label", "cat"]) == 0
     assert SPEC.of_class("cat").dumps() in out.read_text()

@@ -17,7 +17,7 @@ from madao.export.torchvision import PolicyTransform as ForTorchvision
 from madao.ops import OPERATIONS
 from madao.policy import OperationParams, PolicySpec
 from tests.helpers.exported import GEOMETRIC, single, uneven
-from tests.ops.test_targets import brute_force
+from tests.helpers.moved_masks import brute_force
 
 HEIGHT, WIDTH = 48, 80
 BOX = (34, 17, 45, 26)  # left, top, right, bottom: the pixels 34..44 by 17..25

@@ -25,7 +25,7 @@ EXACT = ["ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Contrast", "
 
 def digits(start: int, count: int) -> tuple[Tensor, Tensor]:
     data = load_digits()
-    images = torch.tensor(data.max_images[start : start + count], dtype=torch.float64)[:, None] / 16
+    images = torch.tensor(data.images[start : start + count], dtype=torch.float64)[:, None] / 16
     return images, torch.tensor(data.target[start : start + count])
 
 

@@ -16,12 +16,12 @@ from madao.hypergrad import (
     Neumann,
     Nystrom,
     Problem,
+    Solver,
     Status,
     Unrolled,
     hypergradient,
     pytree,
 )
-from madao.hypergrad.hypergradient import LinearSolver
 
 
 def curved(*curvatures: float, outer_scale: float = 1.0) -> Problem:
@@ -36,7 +36,7 @@ def curved(*curvatures: float, outer_scale: float = 1.0) -> Problem:
     )
 
 
-def status(problem: Problem, solver: LinearSolver) -> Status:
+def status(problem: Problem, solver: Solver) -> Status:
     return hypergradient(problem, solver).stats.status
 
 
@@ -66,7 +66,7 @@ def test_conjugate_gradient_meets_negative_curvature() -> None:
 
 @pytest.mark.parametrize("solver", [Neumann(3, 0.1), ConjugateGradient(3), Identity(), Nystrom(2)])
 @pytest.mark.parametrize("scale", [math.inf, math.nan])
-def test_not_finite(solver: LinearSolver, scale: float) -> None:
+def test_not_finite(solver: Solver, scale: float) -> None:
     result = hypergradient(curved(1.0, 2.0, outer_scale=scale), solver)
     assert result.stats.status is Status.NON_FINITE
     assert not result.stats.usable

@@ -4,7 +4,8 @@ import torch
 from madao import Draw, PolicySpec
 from madao.ops import OPERATIONS, Operation
 from madao.policy import OperationParams
-from madao.policy.describe import alike, amount, preferred, sentence, steps, strength
+from madao.policy.describe import alike, preferred, sentence, steps
+from madao.policy.units import amount, strength
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_draws_say_what_was_done() -> None:
     shown = gallery(SPEC, SAMPLES, images=3, draws=12, seed=1)
     seen = set()
     for number, row in enumerate(shown.draws):
-        assert row.tiles[0].caption == "as it is"
+        assert row.tiles[0].caption == "original"
         for tile in row.tiles[1:]:
             seen.add(tile.caption)
             image = torch.from_numpy(SAMPLES[number])

@@ -36,8 +36,8 @@ def test_the_warm_up_is_a_fifth_unless_it_is_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "learned", "skipped", "ended", "why"),
     [
-        ("learned", False, 0, True, "no outer step was taken: raise --epochs"),
-        ("learned", False, 2, True, "all 16 outer steps were skipped, as they could not be trusted: try a smaller"),
+        ("learned", False, 0, True, "no outer step was taken: raise `epochs`"),
+        ("learned", False, 2, True, "all 16 outer steps were skipped"),
         ("learned", True, 2, True, None),
         ("learned", False, 0, False, None),
         ("uniform", False, 0, True, None),
@@ -110,7 +110,7 @@ def test_lines_cut_short_are_left_out(tmp_path: Path) -> None:
 def test_a_run_that_has_no_epoch_yet_is_one_line(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run")
     (path / "metrics.csv").write_text("epoch,step\n")
-    with pytest.raises(ReportError, match=r"run has no metrics\.csv with an epoch in it: the run has not finished"):
+    with pytest.raises(ReportError, match="first epoch"):
         read_run(path)
 
 
@@ -133,8 +133,8 @@ def test_what_is_no_run_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
     for name, text in (
-        ("absent", "there is no run directory"),
-        ("empty", "no config.yaml in it"),
+        ("absent", "there is no folder"),
+        ("empty", "config.yaml"),
         ("file", "is a file"),
     ):
         with pytest.raises(ReportError, match=text):

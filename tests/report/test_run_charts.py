@@ -1,11 +1,13 @@
 """From a run to its charts."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from madao.report.chart_model import COLOURS, operation_style, thinned
+from madao.report.page import _cost
 from madao.report.run import read_run
 from madao.report.run_charts import charts_of, cost_charts, health_charts, learning_charts, policy_charts
 from tests.helpers.run_directories import write_run
@@ -85,3 +87,22 @@ def test_many_points_are_averaged() -> None:
     assert x == [0.5, 2.5, 4.5, 6.0]
     assert y == [2.0, 5.0, None, 2.0]
     assert thinned([1, 2], [3.0, None]) == ([1, 2], [3.0, None])
+
+
+def test_waiting_for_images_is_in_the_text_and_in_the_chart(tmp_path: Path) -> None:
+    write_run(tmp_path / "fast")
+    fast = read_run(tmp_path / "fast")
+    assert "waited" not in _cost(fast)
+    epochs = len(fast.timing["seconds"])
+    waits: dict[str, list[float | None]] = {
+        "waiting_seconds": [1.5] * epochs,
+        "model_images_per_second": [600.0] * epochs,
+    }
+    starving = dataclasses.replace(fast, timing={**fast.timing, **waits})
+    assert (
+        "The model waited for images 50&nbsp;% of the time: in the last epoch it got 300 of the 600 images/s"
+        in _cost(starving)
+    )
+    names = [series.name for series in cost_charts(starving)[0].panels[0].series]
+    assert names[-1] == "waiting for images"
+    assert "waiting for images" not in [series.name for series in cost_charts(fast)[0].panels[0].series]

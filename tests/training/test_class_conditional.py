@@ -15,7 +15,8 @@ from madao.errors import UserError
 from madao.hypergrad import Influence, Relaxed, SameExample
 from madao.training.run.directory import run_directory
 from madao.training.trainer import Trainer
-from tests.helpers.conditional import TRAIN, VALIDATION, build
+from tests.helpers.conditional import TRAIN, build
+from tests.helpers.outer_steps import VALIDATION
 from tests.helpers.training import assert_resumes, built, settings, splits, trained
 
 

@@ -36,17 +36,17 @@ def command(arguments: list[str]) -> None:
     try:
         config = read_config(arguments)
         run = build_run(config)
-        if run.ranks.first:
+        if run.ranks.is_first:
             print(with_flags("\n".join(describe_run(run))), flush=True)
         result = _fit(Trainer(run))
     except (UserError, Interrupted) as error:
         ranks = ProcessGroup.current()
-        if ranks.first:
+        if ranks.is_first:
             raise
         if not isinstance(error, SharedError | Interrupted):
             raise UserError(f"process {ranks.rank} of {ranks.world}: {error}") from None
         raise SystemExit(error.exit_code if isinstance(error, Interrupted) else 2) from None  # the first one says it
-    if ProcessGroup.current().first:
+    if ProcessGroup.current().is_first:
         from madao.report.run import read_run  # which takes a while to import
 
         lines = summary(result, config.outer.learn == "strength", read_run(Path(result.out)).unlearned)
@@ -141,7 +141,7 @@ def summary(result: Result, alike_by_choice: bool = False, unlearned: str | None
     Args:
         result: Of the run.
         alike_by_choice: Whether which operations are chosen was not to be learned.
-        unlearned: Why the policy is as it started, where it was to learn.
+        unlearned: The reason why a policy that should learn did not change.
     """
     measured = {"test": result.test_error, "validation": result.validation_error}
     known = {split: error for split, error in measured.items() if error is not None}
@@ -149,7 +149,7 @@ def summary(result: Result, alike_by_choice: bool = False, unlearned: str | None
     lacking = "; there is no test set" if result.test_error is None else ""
     lines = [f"{errors or 'trained, and nothing measured'} (epoch {result.epoch}{lacking})"]
     if unlearned is not None:
-        lines.append(f"the policy is as it started: {unlearned}")
+        lines.append(with_flags(f"the policy did not change: {unlearned}"))
     elif result.policy and alike_by_choice:
         lines.append("the policy chooses all alike, as asked, and has learned how often and how strongly")
     elif result.policy and not preferred(result.policy.values()):

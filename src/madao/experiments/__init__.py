@@ -1,1 +1,1 @@
-"""Comparisons: methods over seeds, as `madao compare` trains and tabulates them."""
+"""Comparisons of methods over seeds, for `madao compare`."""

@@ -1,7 +1,6 @@
 """What a command line of `madao compare` asks for."""
 
 import dataclasses
-import importlib.util
 import itertools
 import json
 from pathlib import Path
@@ -43,8 +42,8 @@ class SearchConfig:
     Args:
         trials: Magnitudes that are tried; 0 takes --augment.magnitude as it is.
         seeds: Trainings of each, over whose mean validation error is chosen.
-        storage: Optuna's URL, sqlite:///FILE or postgresql://…, where several machines share a search. By default a
-            file in --out.
+        storage: Optuna's URL, sqlite:///FILE or postgresql://…, where several machines share a search. By default this
+            machine searches alone.
     """
 
     trials: int = 3
@@ -65,8 +64,7 @@ class CompareConfig:
 
     Args:
         methods: Names with commas between: base, uniform, randaugment, trivialaugment, autoaugment-cifar10, …,
-            learned, and those of --variants. By default base, uniform, randaugment (where Optuna is installed),
-            learned and all variants.
+            learned, and those of --variants. By default base, uniform, randaugment, learned and all variants.
         variants: A YAML file of methods of your own: names, and the settings that tell them from the learned policy.
         seeds: How many (3: seeds 0, 1 and 2), or which (0,1,7).
         jobs: Trainings at a time. More than one pays where a single one leaves the GPU idle; the table's times are
@@ -132,8 +130,6 @@ def read_plan(arguments: list[str]) -> Plan:
         raise UserError("madao compare trains each cell on one device; leave out --devices and --num_nodes")
     variants = _variants(chosen.variants)
     names = _names(chosen.methods, variants)
-    if chosen.methods is None and chosen.search.trials and importlib.util.find_spec("optuna") is None:
-        names.remove(TUNED)
     if TUNED in names and chosen.search.trials and "--augment.magnitude" in given:
         raise UserError(
             "--augment.magnitude is searched for; add --search.trials 0 to take the one that is given, or leave it out"

@@ -1,4 +1,4 @@
-"""What tells one data set from another, wherever it lies."""
+"""A hash of a data set, the same wherever it is stored."""
 
 import dataclasses
 import hashlib
@@ -9,17 +9,16 @@ from madao.config.train_config import DataConfig
 from madao.data import Images, InMemoryImages, LazyImages
 from madao.training.splits import load_dataset
 
-_LOOKED_AT = 256
-"""Images of each split whose content counts, evenly spaced; of the others their labels do."""
+_SAMPLED = 256
+"""Number of images in each split whose content counts, evenly spaced. All labels count."""
 _GENERATED = ("digits", "shapes")
-"""Data sets that do not depend on where the data lies."""
+"""Data sets that are generated, so that no files count."""
 
 
-def fingerprint(config: DataConfig) -> str:
-    """The same for the same images on every machine, another for others; 16 digits.
+def dataset_hash(config: DataConfig) -> str:
+    """Return 16 hexadecimal digits that are the same for the same images on every machine.
 
-    Images count as they are stored, before anything is decoded or scaled: that differs by a rounding from machine to
-    machine.
+    Stored bytes count, because decoding and scaling differ by rounding between machines.
 
     Raises:
         UserError: The data cannot be read.
@@ -32,15 +31,15 @@ def fingerprint(config: DataConfig) -> str:
 
 
 def _content(images: Images) -> bytes:
-    count = min(len(images), _LOOKED_AT)
-    looked_at = [int(i) for i in torch.arange(count) * len(images) // max(count, 1)]
+    count = min(len(images), _SAMPLED)
+    sampled = [int(i) for i in torch.arange(count) * len(images) // max(count, 1)]
     digest = hashlib.sha256(repr((len(images), images.shape)).encode())
     digest.update(images.labels.numpy().tobytes())
     if isinstance(images, LazyImages):
-        for index in looked_at:
+        for index in sampled:
             digest.update(images.read(index))
     elif isinstance(images, InMemoryImages):
         for tensor in (images.images, images.masks):
             if tensor is not None:
-                digest.update(tensor[looked_at].numpy().tobytes())
+                digest.update(tensor[sampled].numpy().tobytes())
     return digest.digest()

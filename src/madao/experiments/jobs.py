@@ -1,6 +1,5 @@
-"""Several trainings, each in a process of its own, some at a time."""
+"""Trainings in processes of their own, several at a time."""
 
-import collections
 import contextlib
 import dataclasses
 import io
@@ -12,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -32,17 +31,16 @@ from madao.training.run.result import Result
 from madao.training.trainer import Trainer
 
 _PATIENCE = 60.0
-"""Seconds that a cell waits for a run directory that a process of a killed command is about to leave, and that a
-command which fails waits for its cells to write their checkpoints."""
-_GLANCE = 0.1
-"""Seconds between two looks at whether a signal has come. What a group is sent reaches the cells too: told again within
-half a second, they take it for the same signal."""
+"""Seconds to wait for a run directory that a killed command's process is leaving, and for last checkpoints."""
+_POLL = 0.1
+"""Seconds between two looks for a signal. A signal to the group reaches the jobs too, and they take a second one
+within half a second for the same."""
 _LONGEST = 2000
-"""Characters of a message: a pipe that nobody reads yet has room for 64 kB, and then blocks."""
+"""Characters of a message. A pipe that nobody reads yet blocks after 64 kB."""
 _STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGTERM}
-"""How a process ends that was told to: after its checkpoint, or by the signal itself, before there was any."""
-_ALIKE = 2
-"""How many cells fail with the same words, and none otherwise, before the rest is given up."""
+"""Exit codes of a job that was told to stop: after its checkpoint, or by the signal before there was any."""
+_HOPELESS = 2
+"""Number of jobs that fail with the same message, while none succeeds, before the pool gives up."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,130 +48,117 @@ class Job:
     """A training.
 
     Attributes:
-        name: For people.
-        config: What to run; `out` is given, and `resume`.
-        then: Is called with the result, or with what went wrong; may add cells.
+        name: Its name in messages.
+        config: Its settings, with `out` and `resume`.
     """
 
     name: str
     config: TrainConfig
-    then: Callable[[Result | None], None] | None = None
 
     @property
     def result(self) -> Result | None:
-        """How it ended, if it has."""
+        """The result, once the run has ended."""
         return Result.load(Path(str(self.config.out)))
 
 
 class JobPool:
-    """Trains cells; what is finished already is not trained again, and what has begun goes on.
+    """Trains jobs. Finished ones are skipped, interrupted ones resumed.
+
+    `concurrent.futures.ProcessPoolExecutor` does not serve: it gives up every job when one process dies, for want of
+    memory say, and cannot ask a running one for its checkpoint.
 
     Args:
-        jobs: Processes at a time.
-        ended: Is called after each cell that ended.
+        size: Number of processes at a time.
+        ended: Called after each job that a process worked on, with its error or None.
+        target: Runs in each process, by default `train`.
 
     Attributes:
-        problems: What went wrong, by the cell's name.
+        problems: The error of each failed job, by its name.
     """
 
-    def __init__(self, jobs: int = 1, ended: Callable[[], object] | None = None) -> None:
-        self.jobs, self.ended = jobs, ended
+    def __init__(
+        self,
+        size: int = 1,
+        ended: Callable[[Job, str | None], object] = lambda *_: None,
+        target: Callable[..., None] | None = None,
+    ) -> None:
+        self.size, self.ended, self.target = size, ended, target or train
         self.problems: dict[str, str] = {}
-        self._waiting: collections.deque[Job | Callable[[], Sequence[Job]]] = collections.deque()
         self._running: dict[int, tuple[Job, BaseProcess, Connection]] = {}
-        self._succeeded, self._opened = 0, False
+        self._succeeded = self._started = 0
 
-    def add(self, cell: Job) -> None:
-        """Let a cell be trained after those that wait."""
-        self._waiting.append(cell)
+    def run(self, jobs: Iterable[Job | None]) -> None:
+        """Train all jobs. One that fails does not stop the others.
 
-    def ask(self, source: Callable[[], Sequence[Job]]) -> None:
-        """Let a function say which cells come next, each time that one can start and until it names none."""
-        self._waiting.append(source)
-
-    def run(self) -> None:
-        """Train until no cell waits. A cell that fails does not keep others from being trained.
+        Args:
+            jobs: Each is taken when a process is free. None stands for: not before a running job has ended; where
+                none is running, the end.
 
         Raises:
-            Interrupted: By SIGINT or SIGTERM, once every cell has written its checkpoint.
+            Interrupted: On SIGINT or SIGTERM, once every job has written its checkpoint.
         """
+        source = iter(jobs)
         with stop_requests("every training's step and checkpoint") as request:
             try:
-                while self._start() or self._running:
-                    self._wait(request)
-            finally:  # a second signal, or an error of ours
+                more = self._start(source)
+                while more or self._running:
+                    if self._wait(request):
+                        more = self._start(source)
+            finally:  # a second signal, or an error here
                 self._give_up()
 
-    def _start(self) -> bool:
-        """Start what there is room for; whether anything waits."""
-        while self._waiting and len(self._running) < self.jobs and not self._hopeless():
-            cell = self._waiting.popleft()
-            if not isinstance(cell, Job):
-                if found := cell():
-                    self._waiting.extendleft([cell, *reversed(found)])
-                continue
-            if (result := cell.result) is not None:
+    def _start(self, source: Iterator[Job | None]) -> bool:
+        """Start jobs while there is room; return whether more may come."""
+        while len(self._running) < self.size:
+            if self._is_hopeless() or (job := next(source, None)) is None:
+                return False
+            if job.result is not None:
                 self._succeeded += 1
-                self._end(cell, result)
                 continue
             ours, theirs = multiprocessing.Pipe(duplex=False)
-            arguments = (cell.config, cell.name, self.jobs, theirs, not self._opened)
-            process = _context().Process(target=_train, args=arguments)
-            self._opened = True
-            with _deaf():
+            arguments = (job.config, job.name, self.size, theirs, not self._started)
+            process = _context().Process(target=self.target, args=arguments)
+            self._started += 1
+            with _signals_blocked():
                 process.start()
             theirs.close()
-            self._running[process.sentinel] = (cell, process, ours)
-        if self._hopeless():
-            self._waiting.clear()
-        return bool(self._waiting)
+            self._running[process.sentinel] = (job, process, ours)
+        return True
 
-    def _wait(self, request: StopRequest) -> None:
-        for sentinel in multiprocessing.connection.wait([*self._running], timeout=_GLANCE):
+    def _wait(self, request: StopRequest) -> bool:
+        """Wait a moment; return whether a job has ended."""
+        ended = multiprocessing.connection.wait([*self._running], timeout=_POLL)
+        for sentinel in ended:
             assert isinstance(sentinel, int)
-            cell, process, channel = self._running.pop(sentinel)
-            process.join()
-            self._note(cell, process.exitcode or 0, channel, request.number is not None)
+            self._end(sentinel, request.number is not None)
         if request.number is not None:
-            self._stop()
+            for _, process, _ in self._running.values():
+                process.terminate()
+            for sentinel in [*self._running]:
+                self._end(sentinel, stopping=True)
             raise Interrupted(request.number, "stopped")
+        return bool(ended)
 
-    def _note(self, cell: Job, code: int, channel: Connection, stopping: bool) -> None:
-        """Take down how a cell ended; one that stops when all do has not failed."""
-        message = ""
-        with channel, contextlib.suppress(EOFError):  # what ended without a word
+    def _end(self, sentinel: int, stopping: bool) -> None:
+        """Wait for the end of a process and note it; stopping when all do is no failure."""
+        job, process, channel = self._running[sentinel]
+        process.join()
+        del self._running[sentinel]
+        code, message = process.exitcode or 0, ""
+        with channel, contextlib.suppress(EOFError):  # it ended without a message
             message = channel.recv() if code > 0 and channel.poll() else ""
-        result = cell.result
-        if result is not None and code == 0:
+        if code == 0 and job.result is not None:
             self._succeeded += 1
         elif not (stopping and code in _STOPPED):
-            if code == -signal.SIGKILL:
-                message = "it was killed, perhaps for want of memory"
-            self.problems[cell.name] = message or f"its process ended with code {code}"
-            print(f"{cell.name}: failed: {self.problems[cell.name]}", file=sys.stderr, flush=True)
-        self._end(cell, result)
-        if self.ended is not None:
-            self.ended()
+            killed = "it was killed, perhaps for want of memory" if code == -signal.SIGKILL else ""
+            self.problems[job.name] = killed or message or f"its process ended with code {code}"
+        self.ended(job, self.problems.get(job.name))
 
-    def _end(self, cell: Job, result: Result | None) -> None:
-        if cell.then is not None:
-            cell.then(result)
-
-    def _hopeless(self) -> bool:
-        """Whether every cell so far has failed in the same way: the others would too."""
-        return not self._succeeded and len(self.problems) >= _ALIKE and len({*self.problems.values()}) == 1
-
-    def _stop(self) -> None:
-        """Let every process write its checkpoint and end."""
-        for _, process, _ in self._running.values():
-            process.terminate()
-        for sentinel, (cell, process, channel) in [*self._running.items()]:
-            process.join()
-            del self._running[sentinel]
-            self._note(cell, process.exitcode or 0, channel, stopping=True)
+    def _is_hopeless(self) -> bool:
+        return not self._succeeded and len(self.problems) >= _HOPELESS and len({*self.problems.values()}) == 1
 
     def _give_up(self) -> None:
-        """Let every process write its checkpoint, but not for ever."""
+        """Let every process write its checkpoint, within limits."""
         processes = [process for _, process, _ in self._running.values()]
         for process in processes:
             process.terminate()
@@ -184,7 +169,7 @@ class JobPool:
 
 
 def _context() -> Any:
-    """How processes begin: where there is a GPU afresh, since CUDA survives no fork; else with torch imported."""
+    """Choose how processes begin: with torch imported, or afresh where a GPU is in use, which no fork survives."""
     if torch.cuda.is_available() or "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -192,22 +177,30 @@ def _context() -> Any:
     return context
 
 
-def _train(config: TrainConfig, name: str, jobs: int, channel: Connection, first: bool = False) -> None:
-    """What a cell's process does; the first one says which images and which model it has."""
+def train(config: TrainConfig, name: str, size: int, channel: Connection, first: bool = False) -> None:
+    """Train in a process of a pool.
+
+    Args:
+        config: The settings of the run.
+        name: Stands before the lines it prints.
+        size: Number of trainings that share the machine.
+        channel: Takes the message of an error.
+        first: Whether to print which images and which model all jobs have.
+    """
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # of a server that others started, too
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a server that others started may let it through
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threading.Thread(target=_stop_with_parent, daemon=True).start()
-    if jobs > 1:
-        torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
-        sys.stdout = _Lines(sys.stdout.buffer, encoding="utf-8", line_buffering=True)
+    if size > 1:
+        torch.set_num_threads(max(1, torch.get_num_threads() // size))
+        sys.stdout = _WithoutTerminal(sys.stdout.buffer, encoding="utf-8", line_buffering=True)
     try:
         _wait_for(Path(str(config.out)))
         run = build_run(config, title=name)
         if first:
             print("\n".join(describe_run(run)), flush=True)
-        elif (few := policy_advice(run)) is not None:
-            print(f"{name}: {few}", flush=True)
+        elif (advice := policy_advice(run)) is not None:
+            print(f"{name}: {advice}", flush=True)
         Trainer(run).fit()
     except Interrupted as stop:
         sys.exit(stop.exit_code)
@@ -220,15 +213,15 @@ def _train(config: TrainConfig, name: str, jobs: int, channel: Connection, first
         sys.exit(1)
 
 
-class _Lines(io.TextIOWrapper):
-    """Standard output without progress bars, of which a terminal has room for one."""
+class _WithoutTerminal(io.TextIOWrapper):
+    """Standard output that shows no progress bars: a terminal has room for one."""
 
     def isatty(self) -> bool:
         return False
 
 
 def _stop_with_parent() -> None:
-    """End as if asked to, once the process that started this one is gone."""
+    """Stop this process as by SIGTERM once its parent is gone."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -236,30 +229,27 @@ def _stop_with_parent() -> None:
 
 
 def _wait_for(path: Path) -> None:
-    """Until nobody is at work in a run directory; what still is after a while is told by the trainer."""
+    """Wait until no process holds a run directory; the trainer reports one that is held for longer."""
     end = time.monotonic() + _PATIENCE
     while path.is_dir() and time.monotonic() < end:
-        try:
-            free = lock(path)
-        except UserError:
-            time.sleep(0.2)
-            continue
-        if free is not None:
-            free.close()
-        return
+        with contextlib.suppress(UserError):
+            if (free := lock(path)) is not None:
+                free.close()
+            return
+        time.sleep(0.2)
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """Processes started here never hear of Ctrl-C, which a terminal sends to all: theirs is to end when told to.
+def _signals_blocked() -> Iterator[None]:
+    """Start processes with SIGINT and SIGTERM blocked.
 
-    Nor of SIGTERM, which may come to the whole group too, until they let it in: cells do, and the server that forks
-    them never, since without it nobody would know how they end.
+    A terminal sends Ctrl-C to the whole group, but only the pool stops jobs. They unblock SIGTERM themselves. The
+    server that forks them never does: without it the pool could not learn how they ended.
     """
-    if not hasattr(signal, "pthread_sigmask"):  # not on Windows
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    resource_tracker.ensure_running()  # which lets both through again, when it is started
+    resource_tracker.ensure_running()  # its start would unblock both
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield

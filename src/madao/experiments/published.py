@@ -1,4 +1,4 @@
-"""What is published of a table: every cell's seed, settings, curve and end, without anything of the machine's paths."""
+"""Records of comparisons for publication: settings, curve and result of every cell, without paths of the machine."""
 
 import hashlib
 import json
@@ -12,14 +12,14 @@ from madao.experiments.table import peak_memory, train_minutes
 from madao.report.run import Run, dotted
 
 LARGEST = 300_000
-"""Bytes of a record; curves have as many points as that allows."""
+"""Largest size of a record in bytes. Curves have as many points as fit."""
 _POINTS = (200, 100, 50, 25, 12, 6)
 _CURVE = ("train_loss", "train_error", "validation_error")
 _POLICY = ("selection", "application", "magnitude")
-_MADE = ("command", "jobs")
-_ENDED = ("environment", "minutes", "test_error", "validation_error")
-"""What two trainings of a cell do not have in common."""
-# Where things lay and how they ran: not what was computed.
+_ORIGIN = ("command", "jobs")
+_OUTCOME = ("environment", "minutes", "test_error", "validation_error")
+"""Entries that tell two trainings of a cell apart."""
+# Settings that say where and how a run was computed.
 _LEFT_OUT = {"out", "resume", "seed", "device", "tensorboard", "checkpoint_every", "checkpoint_minutes"}
 _LEFT_OUT |= {"data.root", "data.workers"}
 
@@ -30,28 +30,27 @@ def record(
     search: Mapping[str, Any],
     before: Mapping[str, Any] | None = None,
 ) -> str:
-    """A record as JSON of at most `LARGEST` bytes, if curves of 6 points let it.
+    """Return a record as JSON of at most `LARGEST` bytes, provided that curves of 6 points fit.
 
     Args:
-        cells: By method and seed.
-        about: What else is to be known: command, jobs.
-        search: How RandAugment's magnitude was chosen; empty where it was not searched for.
-        before: A record that this one adds to: its cells stay, but for those that were trained again, and say which
-            command made them.
+        cells: The runs by method and seed.
+        about: The command and its number of jobs.
+        search: The search for RandAugment's magnitude; empty where there was none.
+        before: A record to add to. Its other cells stay and name the command that made them.
     """
     before = current_record(before) if before else {}
-    made = {key: before[key] for key in _MADE if key in before and before[key] != about.get(key)}
+    origin = {key: before[key] for key in _ORIGIN if key in before and before[key] != about.get(key)}
     old = {
-        name: {**made, **cell, "settings": {**before.get("settings", {}), **cell["settings"]}}
+        name: {**origin, **cell, "settings": {**before.get("settings", {}), **cell["settings"]}}
         for name, cell in before.get("cells", {}).items()
     }
     new = {}
     for method, runs in cells.items():
         first = min([*runs, *(cell["seed"] for name, cell in old.items() if name == f"{method} {cell['seed']}")])
         for seed, run in runs.items():
-            cell, known = _cell(run, whole=seed == first), old.get(f"{method} {seed}", {})
-            if all(known.get(key) == cell[key] for key in _ENDED):  # of the same folder, but an earlier command's
-                cell |= {key: known[key] for key in _MADE if key in known}
+            cell, known = _cell(run, whole_course=seed == first), old.get(f"{method} {seed}", {})
+            if all(known.get(key) == cell[key] for key in _OUTCOME):  # an earlier command trained it
+                cell |= {key: known[key] for key in _ORIGIN if key in known}
             new[f"{method} {seed}"] = cell
     head, text = {**about, "search": dict(search or before.get("search", {}))}, ""
     for points in _POINTS:
@@ -62,7 +61,7 @@ def record(
 
 
 def is_record(content: Any) -> bool:
-    """Whether it is what `record` writes."""
+    """Whether this is a record."""
     if not isinstance(content, dict) or not {"command", "search", "settings", "cells"} <= content.keys():
         return False
     cells = content["cells"]
@@ -72,23 +71,25 @@ def is_record(content: Any) -> bool:
 
 
 def settings(run: Run) -> dict[str, Any]:
-    """A run's settings by their dotted names, without those that only say where and how it ran."""
-    return {key: _no_path(value) for key, value in dotted(run.config).items() if key not in _LEFT_OUT}
+    """Return the settings of a run by their dotted names, without those that say where and how it ran."""
+    return {key: _without_path(value) for key, value in dotted(run.config).items() if key not in _LEFT_OUT}
 
 
 def without_paths(command: Sequence[str]) -> str:
-    """A command line as anybody would type it: folders and files of this machine by their last name, no URLs."""
+    """Return a command line without URLs, and with the last names of paths alone."""
     options = [word.partition("=") for word in command]
     return shlex.join(
-        f"{word}={_no_path(value)}" if equals and word.startswith("--") else str(_no_path(word + equals + value))
+        f"{word}={_without_path(value)}"
+        if equals and word.startswith("--")
+        else str(_without_path(word + equals + value))
         for word, equals, value in options
     )
 
 
-def _cell(run: Run, whole: bool) -> dict[str, Any]:
-    """All of a run; of its policy the whole way, or only where it ended."""
+def _cell(run: Run, whole_course: bool) -> dict[str, Any]:
+    """Return the entry of a run, with the whole course of its policy or only its end."""
     measured = [i for i, error in enumerate(run.metrics.get("validation_error", ())) if error is not None]
-    measured = measured or [*range(len(run.metrics.get("epoch", ())))]  # where no images were set aside
+    measured = measured or [*range(len(run.metrics.get("epoch", ())))]  # without validation images
     content: dict[str, Any] = {
         "seed": run.setting("seed", 0),
         "settings": settings(run),
@@ -103,22 +104,22 @@ def _cell(run: Run, whole: bool) -> dict[str, Any]:
             if name in run.metrics
         },
     }
-    played = run.path / "policy.json"
-    if str(run.setting("augment.method")).endswith(".json") and played.exists():  # settings have its name only
-        content["policy_sha256"] = hashlib.sha256(played.read_bytes()).hexdigest()
-    way = run.trajectory
-    if way is not None and way.epochs:
-        kept = range(0 if whole else len(way.epochs) - 1, len(way.epochs))
+    policy = run.path / "policy.json"
+    if str(run.setting("augment.method")).endswith(".json") and policy.exists():  # settings only name the file
+        content["policy_sha256"] = hashlib.sha256(policy.read_bytes()).hexdigest()
+    course = run.trajectory
+    if course is not None and course.epochs:
+        kept = range(0 if whole_course else len(course.epochs) - 1, len(course.epochs))
         content["policy"] = {
-            "operations": list(way.operations),
-            "epochs": [way.epochs[i] for i in kept],
-            **{name: [_digits(way.values[name][i].tolist()) for i in kept] for name in _POLICY},
+            "operations": list(course.operations),
+            "epochs": [course.epochs[i] for i in kept],
+            **{name: [_digits(course.values[name][i].tolist()) for i in kept] for name in _POLICY},
         }
     return content
 
 
 def _thinned(cell: Mapping[str, Any], points: int) -> dict[str, Any]:
-    """With so many points at most in its curve and in the way of its policy, spread evenly."""
+    """Reduce the curve and the course of the policy to at most `points` points, evenly spaced."""
     thin = dict(cell)
     for part, axis in (("curve", "epoch"), ("policy", "epochs")):
         if axis in cell.get(part, {}):
@@ -131,20 +132,20 @@ def _thinned(cell: Mapping[str, Any], points: int) -> dict[str, Any]:
 
 
 def _spread(count: int, most: int) -> list[int]:
-    """So many places of `count`, the first and the last among them; all where there are no more."""
+    """Return at most `most` of `count` indices, evenly spaced, with the first and the last."""
     return [*range(count)] if count <= most else [round(i * (count - 1) / (most - 1)) for i in range(most)]
 
 
 def _common(all_settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What is the same in all of them."""
+    """Return the settings that all have in common."""
     if not all_settings:
         return {}
     first, *others = all_settings
     return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
 
 
-def _no_path(value: Any) -> Any:
-    """A whole value; one with a URL in it, which may hold a password, is not told."""
+def _without_path(value: Any) -> Any:
+    """Reduce a path to its last name and hide URLs, which may hold passwords."""
     if not isinstance(value, str):
         return value
     return "URL" if "://" in value else PurePath(value).name if "/" in value else value
@@ -159,14 +160,14 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _dumps(about: Mapping[str, Any], cells: Mapping[str, Mapping[str, Any]]) -> str:
-    """One line a cell, so that a cell that is new is one line that is new; settings that all share are told once."""
+    """Write each cell on a line of its own, for small diffs, and common settings once."""
     common = _common([cell["settings"] for cell in cells.values()])
     head = ",\n".join(f"{json.dumps(key)}: {_one(value)}" for key, value in {**about, "settings": common}.items())
-    told = {
+    short = {
         name: {**cell, "settings": {key: value for key, value in cell["settings"].items() if key not in common}}
         for name, cell in cells.items()
     }
-    body = ",\n".join(f"{json.dumps(name)}: {_one(cell)}" for name, cell in told.items())
+    body = ",\n".join(f"{json.dumps(name)}: {_one(cell)}" for name, cell in short.items())
     return f'{{\n{head},\n"cells": {{\n{body}\n}}\n}}\n'
 
 

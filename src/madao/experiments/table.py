@@ -1,7 +1,7 @@
-"""Methods over seeds as one table: mean and interval, paired differences, time and memory; read from run directories.
+"""The table of a comparison: mean error with interval, paired differences, time and memory of each method.
 
-A folder of cells holds METHOD/SEED, a run directory each; those of RandAugment, whose magnitude is searched for, lie in
-randaugment/MAGNITUDE/SEED, and search.json says which magnitude was chosen.
+The folder of a comparison has a run directory METHOD/SEED for each cell. RandAugment's are
+randaugment/MAGNITUDE/SEED, and search.json names the chosen magnitude.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from madao.report.compare import Difference, Interval, difference, in_percent, i
 from madao.report.run import Run, read_run
 
 REFERENCES = ("base", "uniform", "randaugment")
-"""What a method has to beat: nothing beyond crops, every operation alike, one strength for all."""
+"""Methods that all others are compared with: no operation, uniform choice, one strength for all."""
 SEARCH = "search.json"
 TUNED = "randaugment"
 
@@ -27,12 +27,12 @@ class Row:
 
     Attributes:
         method: Its name.
-        errors: By seed, of the cells that are finished.
-        missing: Seeds that are wanted and not there.
-        error: Mean with its interval; None where no cell is finished.
-        differences: To each of `REFERENCES`, by seeds both have; None to itself and where there is none in common.
-        minutes: Of training, evaluation left out: the mean over seeds.
-        memory: Peak in MiB, the largest over seeds; None where it was not measured.
+        errors: The error of each finished cell, by seed.
+        missing: The seeds of unfinished cells.
+        error: The mean error with its interval; None without a finished cell.
+        differences: The paired difference to each of `REFERENCES`; None to itself and without a common seed.
+        minutes: Time of training without evaluation, the mean over seeds.
+        memory: Peak memory in MiB, the largest over seeds; None where it was not measured.
     """
 
     method: str
@@ -46,13 +46,13 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """What `madao compare` writes.
+    """A comparison of methods.
 
     Attributes:
         measure: `"test error"`, or `"validation error"` where the data has no test images.
         rows: The methods.
-        magnitude: Of RandAugment, as it was chosen; None where it was not.
-        unlearned: Why the policy of a cell that was to learn is as it started, by method and seed.
+        magnitude: The chosen magnitude of RandAugment, if any.
+        unlearned: The reasons why learned policies did not change, by method and seed.
     """
 
     measure: str
@@ -62,18 +62,18 @@ class Table:
 
     @property
     def missing(self) -> int:
-        """How many cells that ought to be there are not."""
+        """Number of unfinished cells."""
         return sum(len(row.missing) for row in self.rows)
 
 
 def cell_path(folder: Path, method: str, seed: int, magnitude: float | None = None) -> Path:
-    """The run directory of a cell; of RandAugment at a magnitude."""
+    """Return the run directory of a cell, for RandAugment that of a magnitude."""
     inner = method_folder(folder, method)
     return inner / str(seed) if magnitude is None else inner / f"{magnitude:g}" / str(seed)
 
 
 def chosen_magnitude(folder: Path) -> float | None:
-    """RandAugment's, where it is chosen."""
+    """Return the chosen magnitude of RandAugment, if any."""
     try:
         found = json.loads((folder / SEARCH).read_text(encoding="utf-8")).get("magnitude")
     except FileNotFoundError:
@@ -82,16 +82,19 @@ def chosen_magnitude(folder: Path) -> float | None:
 
 
 def read_cells(folder: Path, methods: Sequence[str] | None = None) -> dict[str, dict[int, Run]]:
-    """The cells that are finished, by method and seed.
+    """Read the finished cells.
 
     Args:
-        folder: Of the cells.
-        methods: Which. By default all that are there.
+        folder: The folder of the comparison.
+        methods: The methods to read, by default all in the folder.
+
+    Returns:
+        The runs by method and seed.
     """
-    there = sorted(current_method(path.name) for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    found = sorted(current_method(path.name) for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     magnitude = chosen_magnitude(folder)
     cells: dict[str, dict[int, Run]] = {}
-    for method in there if methods is None else methods:
+    for method in found if methods is None else methods:
         inner = method_folder(folder, method)
         if method == TUNED:
             if magnitude is None:
@@ -101,7 +104,7 @@ def read_cells(folder: Path, methods: Sequence[str] | None = None) -> dict[str, 
         for path in sorted(seeds, key=lambda path: int(path.name)):
             try:
                 cells.setdefault(method, {})[int(path.name)] = read_run(path)
-            except ReportError:  # of an interrupted copy, say: as if it were not there
+            except ReportError:  # an interrupted copy, say, is not finished
                 continue
     return cells
 
@@ -109,12 +112,12 @@ def read_cells(folder: Path, methods: Sequence[str] | None = None) -> dict[str, 
 def tabulate(
     cells: Mapping[str, Mapping[int, Run]], wanted: Mapping[str, Sequence[int]], magnitude: float | None = None
 ) -> Table:
-    """The table of some cells.
+    """Compute the table.
 
     Args:
-        cells: Those that are finished.
-        wanted: The seeds of each method that ought to be there; its order comes first.
-        magnitude: Of RandAugment.
+        cells: The finished cells.
+        wanted: The seeds of each method of the plan; these methods come first.
+        magnitude: The chosen magnitude of RandAugment.
     """
     runs = [run for seeds in cells.values() for run in seeds.values()]
     tested = any(run.result.get("test_error") is not None for run in runs) or not runs
@@ -136,9 +139,7 @@ def tabulate(
 
 def _row(method: str, runs: Mapping[int, Run], errors: Mapping[str, Mapping[int, float]], wanted: Sequence[int]) -> Row:
     own = errors.get(method, {})
-    differences = {
-        other: None if other == method else _known(difference(own, errors.get(other, {}))) for other in REFERENCES
-    }
+    differences = {other: None if other == method else _difference(own, errors.get(other, {})) for other in REFERENCES}
     times = [minutes for run in runs.values() if (minutes := train_minutes(run)) is not None]
     memories = [memory for run in runs.values() if (memory := peak_memory(run)) is not None]
     return Row(
@@ -153,19 +154,19 @@ def _row(method: str, runs: Mapping[int, Run], errors: Mapping[str, Mapping[int,
 
 
 def train_minutes(run: Run) -> float | None:
-    """Of training, evaluation left out."""
+    """Return the minutes of training without evaluation."""
     seconds = [value for value in run.timing.get("seconds", ()) if value is not None]
     return sum(seconds) / 60 if seconds else None
 
 
 def peak_memory(run: Run) -> float | None:
-    """In MiB, of training and of learning the policy."""
+    """Return the peak memory in MiB, of training and of learning the policy."""
     columns = [run.timing.get(name, ()) for name in ("memory_mib", "outer_memory_mib")]
     return max((value for column in columns for value in column if value is not None), default=None)
 
 
-def plain(table: Table) -> dict[str, Any]:
-    """For JSON; errors and differences are parts of 1."""
+def to_dict(table: Table) -> dict[str, Any]:
+    """Return the table for JSON. Errors and differences are fractions."""
     return {
         "measure": table.measure,
         "magnitude": table.magnitude,
@@ -177,7 +178,7 @@ def plain(table: Table) -> dict[str, Any]:
                 "missing": list(row.missing),
                 "mean": None if row.error is None else row.error.mean,
                 "half_width": None if row.error is None else row.error.half_width,
-                **{f"to_{name}": _plain_difference(found) for name, found in row.differences.items()},
+                **{f"to_{name}": _difference_to_dict(found) for name, found in row.differences.items()},
                 "minutes": row.minutes,
                 "memory_mib": row.memory,
             }
@@ -187,21 +188,21 @@ def plain(table: Table) -> dict[str, Any]:
 
 
 def headings(table: Table) -> list[str]:
-    """Of the columns."""
+    """Return the heading of each column."""
     differences = [f"− {name}" for name in _references(table)]
     return ["method", "seeds", f"{table.measure}, %", *differences, "minutes", "MiB"]
 
 
 def lines(table: Table) -> list[list[str]]:
-    """The rows as text, in percent."""
+    """Return the cells of each row as text, errors in percent."""
     found, references = [], _references(table)
     for row in table.rows:
         differences = [row.differences[name] for name in references]
-        there, wanted = len(row.errors), len(row.errors) + len(row.missing)
+        finished, wanted = len(row.errors), len(row.errors) + len(row.missing)
         found.append(
             [
                 row.method,
-                f"{there} of {wanted}" if row.missing else str(there),
+                f"{finished} of {wanted}" if row.missing else str(finished),
                 in_percent(row.error),
                 *(in_percent(None if d is None else d.mean, signed=True) for d in differences),
                 "–" if row.minutes is None else f"{row.minutes:.1f}",
@@ -212,37 +213,38 @@ def lines(table: Table) -> list[list[str]]:
 
 
 def note(table: Table) -> str:
-    """How to read it."""
-    tuned = "" if table.magnitude is None else f" RandAugment's magnitude: {table.magnitude:g}."
-    favoured = ""
+    """Return the notes below the table."""
+    notes = ["Mean ± 95 % interval by Student's t. Differences are paired by seed; negative is better."]
+    if table.magnitude is not None:
+        notes.append(f"RandAugment's magnitude: {table.magnitude:g}.")
     if table.measure != "test error":
-        favoured = " There are no test images: a policy that learns has been chosen by these, which favours it."
-    unlearned = ""
+        notes.append(
+            "There is no test set: learned policies were tuned on these validation images, which favours them."
+        )
     for reason in dict.fromkeys(table.unlearned.values()):
         which = ", ".join(name for name, each in table.unlearned.items() if each == reason)
-        unlearned += f" Of {which} the policy is as it started, and no difference comes of learning: {reason}."
-    read = "Mean ± 95 % interval by Student's t; differences are paired by seed, below zero is better."
-    return f"{read}{tuned}{favoured}{unlearned}"
+        notes.append(f"The policy of {which} did not change, so no difference comes from learning: {reason}.")
+    return " ".join(notes)
 
 
 def markdown(table: Table) -> str:
-    """The table for documents."""
+    """Return the table as Markdown."""
     named = headings(table)
     rows = [named, ["---"] * len(named), *lines(table)]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + f"\n\n{note(table)}\n"
 
 
 def _references(table: Table) -> list[str]:
-    """Those that are in the table."""
     methods = {row.method for row in table.rows}
     return [name for name in REFERENCES if name in methods]
 
 
-def _known(found: Difference) -> Difference | None:
+def _difference(own: Mapping[int, float], reference: Mapping[int, float]) -> Difference | None:
+    found = difference(own, reference)
     return None if found.mean is None else found
 
 
-def _plain_difference(found: Difference | None) -> dict[str, Any] | None:
+def _difference_to_dict(found: Difference | None) -> dict[str, Any] | None:
     if found is None or found.mean is None:
         return None
     return {"mean": found.mean.mean, "half_width": found.mean.half_width, "seeds": found.mean.count}

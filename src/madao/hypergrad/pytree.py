@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from madao.hypergrad.autodiff.torch_compat import tree_flatten, tree_unflatten
 
 HALF = (torch.float16, torch.bfloat16)
 Vector = tuple[Tensor, ...]

@@ -4,6 +4,7 @@ import dataclasses
 import enum
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,7 +58,8 @@ class Solution:
         residual: ‖v − H q‖ / ‖v‖ as far as the solver knows it, else None.
         products: How many Hessian-vector products it took.
         judge: From norms and residual, read, to how the system was left.
-        newest: The gradient that `Deflated` remembers of this call.
+        checked: Whether `residual` is exact, so that one more product would only repeat it.
+        carry: What `Solver.update` needs of this call.
     """
 
     vector: Vector
@@ -65,7 +67,8 @@ class Solution:
     residual: Tensor | None
     products: int
     judge: Callable[[Sequence[float], float | None], Status]
-    newest: Tensor | None = None
+    checked: bool = False
+    carry: Any = None
 
     @classmethod
     def judged(

@@ -1,4 +1,4 @@
-"""What runs found, to look at: reads run directories and writes one page and its figures."""
+"""Reports: read run directories and write one HTML page and its figures."""
 
 from madao.errors import ReportError
 from madao.report.run import Run, find_runs, read_run

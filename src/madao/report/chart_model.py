@@ -1,4 +1,4 @@
-"""A chart as data: what the page draws, and what the files of figures are drawn from."""
+"""Charts as data: the page and the files of figures draw them."""
 
 import dataclasses
 import math
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 COLOURS = 7
-"""Colours that readers of every kind of colour vision can tell apart; dashes tell what shares one."""
+"""Number of colours, which readers of every kind of colour vision can tell apart. More series differ in dashes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,12 +14,12 @@ class Series:
     """One line.
 
     Attributes:
-        name: What the legend says. Series of the same name are shown and hidden together.
-        x: Where.
-        y: How much; None where it is not known.
-        style: Which colour (`style % COLOURS`) and which dash (`style // COLOURS`).
-        low: Lower edge of a band around it, if any.
-        high: Upper edge.
+        name: Its name in the legend. Series of the same name are shown and hidden together.
+        x: Horizontal positions.
+        y: Values; None where one is unknown.
+        style: Its colour (`style % COLOURS`) and dash (`style // COLOURS`).
+        low: The lower edge of a band around the line, if any.
+        high: The upper edge.
     """
 
     name: str
@@ -35,9 +35,9 @@ class Panel:
     """One pair of axes.
 
     Attributes:
-        series: Its lines.
-        title: Above it.
-        y_range: Ends of the vertical axis. By default those of the data.
+        series: The lines.
+        title: The title above them.
+        y_range: The ends of the vertical axis, by default those of the data.
     """
 
     series: Sequence[Series]
@@ -47,20 +47,20 @@ class Panel:
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """Panels that share legend, labels and caption.
+    """Panels that share a legend, labels and a caption.
 
     Attributes:
-        key: Names its files and its place in the page.
-        title: What it shows.
-        caption: How to read it.
+        key: The name of its files and of its place in the page.
+        title: The heading.
+        caption: The text below, which explains how to read it.
         panels: The axes.
-        x_label: Of the horizontal axis.
-        y_label: Of the vertical axis.
-        percent: Whether values are parts of 1 that are shown in percent.
-        logarithmic: Whether the vertical axis is.
-        shaded: A stretch of the horizontal axis that is grey, and what it is.
-        ticks: Names of the horizontal places 0, 1, …, where they are no numbers.
-        small: Whether its panels are small ones.
+        x_label: The label of the horizontal axis.
+        y_label: The label of the vertical axis.
+        percent: Whether values are fractions that are shown in percent.
+        logarithmic: Whether the vertical axis is logarithmic.
+        shaded: The ends of a grey interval of the horizontal axis, and its name.
+        ticks: Names of the horizontal positions 0, 1, …, instead of numbers.
+        small: Whether its panels are small.
     """
 
     key: str
@@ -75,8 +75,8 @@ class Chart:
     ticks: Sequence[str] = ()
     small: bool = False
 
-    def plain(self) -> dict[str, Any]:
-        """For JSON, with as many digits as a reader can see."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the chart for JSON, with as many digits as a reader can see."""
         content = dataclasses.asdict(self)
         for panel in content["panels"]:
             for series in panel["series"]:
@@ -87,7 +87,7 @@ class Chart:
 
 
 def thinned(x: Sequence[float], y: Sequence[float | None], most: int = 600) -> tuple[list[float], list[float | None]]:
-    """At most so many points: means over stretches of equal length."""
+    """Reduce a line to at most `most` points, by means over intervals of equal length."""
     size = -(-len(x) // most)
     if size <= 1:
         return list(x), list(y)
@@ -102,7 +102,7 @@ def thinned(x: Sequence[float], y: Sequence[float | None], most: int = 600) -> t
 
 
 def operation_style(index: int) -> int:
-    """Neighbours in the table, ShearX and ShearY say, share a colour and differ in their dashes."""
+    """Return a style for an operation. Neighbours, ShearX and ShearY say, share a colour and differ in dashes."""
     return index // 2 % COLOURS + COLOURS * (index % 2 + 2 * (index // (2 * COLOURS)))
 
 

@@ -1,4 +1,4 @@
-"""Several runs beside each other: means with intervals, paired by seed."""
+"""Comparison of runs: means with intervals, and differences paired by seed."""
 
 import dataclasses
 import itertools
@@ -16,8 +16,8 @@ from madao.report.run import Run, dotted
 
 CONFIDENCE = 0.95
 
-# What may differ between runs that are repetitions of one another, or runs of two methods on the same problem.
-_FREE = {
+# Settings that do not affect a result: runs that differ only in these are repetitions.
+_IRRELEVANT = {
     "seed",
     "out",
     "resume",
@@ -39,7 +39,7 @@ _METHOD = ("augment.", "outer.")
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-    """A mean with its 95 % interval by Student's t; the half width is None for a single value."""
+    """A mean with the half width of its 95 % interval by Student's t, which is None for a single value."""
 
     mean: float
     half_width: float | None
@@ -51,9 +51,9 @@ class Group:
     """Runs that differ in their seed only.
 
     Attributes:
-        label: The method, and the settings that tell it from others of the method.
+        label: The method, with the settings that differ from other groups of the method.
         runs: The runs.
-        errors: Their errors, in the order of the runs.
+        errors: The error of each run.
     """
 
     label: str
@@ -61,7 +61,7 @@ class Group:
     errors: Sequence[float]
 
     def by_seed(self) -> dict[Any, float]:
-        """The error of each seed; a seed that ran more than once counts once, with its mean."""
+        """Return the error of each seed, the mean where a seed ran more than once."""
         found: dict[Any, list[float]] = {}
         for run, error in zip(self.runs, self.errors, strict=True):
             found.setdefault(run.setting("seed", 0), []).append(error)
@@ -70,11 +70,11 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A group against the reference, by seeds both have.
+    """The difference between two methods, over their common seeds.
 
     Attributes:
-        mean: Mean of (error − reference's error) with its interval; None without a common seed.
-        p_value: Of the paired t-test, two-sided; None with fewer than two common seeds or no spread.
+        mean: The mean of (error − reference's error) with its interval; None without a common seed.
+        p_value: The p-value of the two-sided paired t-test; None with fewer than two common seeds or no spread.
     """
 
     mean: Interval | None
@@ -86,10 +86,10 @@ class Comparison:
     """Methods on one problem.
 
     Attributes:
-        problem: What is the same in all of the runs.
-        measure: `"test error"`, or `"validation error"` where no run has a test error.
-        groups: Of runs; the first is the reference.
-        left_out: Runs that have not come so far.
+        problem: The data, model and schedule of all runs.
+        measure: `"test error"`, or `"validation error at epoch …"` where no run has a test error.
+        groups: The groups of runs; the first is the reference.
+        left_out: Runs without this error yet.
     """
 
     problem: str
@@ -98,7 +98,7 @@ class Comparison:
     left_out: Sequence[Run] = ()
 
     def rows(self) -> list[tuple[Group, Interval, Difference | None]]:
-        """Each group with its mean and its difference to the reference."""
+        """Return each group with its mean error and its difference to the reference."""
         reference = self.groups[0].by_seed()
         return [
             (
@@ -111,7 +111,7 @@ class Comparison:
 
 
 def compare(runs: Sequence[Run]) -> list[Comparison]:
-    """Runs on the same problem beside each other; problems with a single run are left out."""
+    """Compare runs on the same problem. A problem with a single run is left out."""
     problems: dict[str, list[Run]] = {}
     for run in runs:
         problems.setdefault(_key(run, of_method=False), []).append(run)
@@ -120,7 +120,7 @@ def compare(runs: Sequence[Run]) -> list[Comparison]:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Mean and t-interval: x̄ ± t₀.₉₇₅,ₙ₋₁ s / √n."""
+    """Return the mean and its t-interval: x̄ ± t₀.₉₇₅,ₙ₋₁ s / √n."""
     count, mean = len(values), float(np.mean(values))
     if count < 2:
         return Interval(mean, None, count)
@@ -129,20 +129,25 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def difference(values: Mapping[Any, float], reference: Mapping[Any, float]) -> Difference:
-    """Of the seeds both have."""
+    """Return the paired difference over common seeds.
+
+    Args:
+        values: The error of each seed.
+        reference: The errors of the reference.
+    """
     seeds = [seed for seed in values if seed in reference]
     if not seeds:
         return Difference(None, None)
     differences = [values[seed] - reference[seed] for seed in seeds]
     deviation = float(np.std(differences, ddof=1)) if len(seeds) > 1 else 0.0
-    if deviation < 1e-9:  # errors are parts of 1: what differs by less is the same number, rounded
+    if deviation < 1e-9:  # of errors between 0 and 1: a smaller one is rounding
         return Difference(interval(differences), None)
     t = float(np.mean(differences)) / (deviation / math.sqrt(len(seeds)))
     return Difference(interval(differences), float(2 * stats.t.sf(abs(t), len(seeds) - 1)))
 
 
 def in_percent(found: Interval | None, signed: bool = False) -> str:
-    """A mean with its interval, of parts of 1; a dash where there is none."""
+    """Format a mean with its interval, of fractions, in percent; a dash where there is none."""
     if found is None:
         return "–"
     mean = f"{100 * found.mean:{'+' if signed else ''}.2f}".replace("-", "−")
@@ -150,25 +155,25 @@ def in_percent(found: Interval | None, signed: bool = False) -> str:
 
 
 def comparison_charts(comparison: Comparison, number: int) -> list[Chart]:
-    """Validation curves by method, and the last errors joined by seed."""
+    """Return charts of validation error by method and of final errors by seed."""
     curves = []
     for style, group in enumerate(comparison.groups):
         epochs, mean, low, high = _mean_curve(group)
         curves.append(Series(group.label, epochs, mean, style, low, high))
     highest = max((value or 0.0 for line in curves for value in line.y), default=0.0) or 1.0
     seeds = sorted({seed for group in comparison.groups for seed in group.by_seed()}, key=str)
-    places = range(len(comparison.groups))
+    positions = range(len(comparison.groups))
     paired = [
-        Series(f"seed {seed}", list(places), [group.by_seed().get(seed) for group in comparison.groups], style)
+        Series(f"seed {seed}", list(positions), [group.by_seed().get(seed) for group in comparison.groups], style)
         for style, seed in enumerate(seeds)
     ]
     charts = [
         Chart(
             f"validation-{number}",
             "Validation error by method",
-            "The mean over seeds; the band is the 95 % interval of that mean by Student's t (none for a single seed). "
-            "Bands may reach over the frame. Bands that overlap do not mean that two methods are equal: the paired "
-            "chart is the sharper look.",
+            "Mean over seeds, with the 95 % interval of the mean by Student's t as a band (none for a single seed). "
+            "Bands may leave the frame. Overlapping bands do not mean that two methods are equal: the paired chart "
+            "is more sensitive.",
             [Panel(curves, y_range=(0.0, 1.1 * highest))],
             y_label="validation error",
             percent=True,
@@ -179,9 +184,9 @@ def comparison_charts(comparison: Comparison, number: int) -> list[Chart]:
             Chart(
                 f"paired-{number}",
                 f"{comparison.measure.capitalize()}, seed by seed",
-                "Each line is a seed, through the methods: the same images set aside, the same first weights. "
-                "Where all lines fall from one method to the next, that speaks for the next, however far apart they "
-                f"lie; {_by_chance(len(seeds))}.",
+                "Each line is one seed: the same validation images and initial weights under each method. Lines that "
+                f"all fall from one method to the next favour the next, even if they lie far apart. "
+                f"{_by_chance(len(seeds))}",
                 [Panel(paired)],
                 x_label="method",
                 y_label=comparison.measure,
@@ -193,17 +198,19 @@ def comparison_charts(comparison: Comparison, number: int) -> list[Chart]:
 
 
 def _by_chance(seeds: int) -> str:
-    return f"of {seeds} seeds this happens by chance once in {2**seeds}" if seeds > 1 else "one seed says little"
+    if seeds == 1:
+        return "One seed is weak evidence."
+    return f"With {seeds} seeds this happens by chance once in {2**seeds}."
 
 
 def _mean_curve(group: Group) -> tuple[list[float], list[float | None], list[float | None], list[float | None]]:
     curves = [_evaluations(run) for run in group.runs]
-    # Only where every run has a point: a mean would jump where one ends.
+    # Only epochs that every run has: the mean would jump where one run ends.
     epochs = sorted(set.intersection(*(set(curve) for curve in curves)))
     each_seed = (dataclasses.replace(group, errors=[curve[epoch] for curve in curves]).by_seed() for epoch in epochs)
     found = [interval([*errors.values()]) for errors in each_seed]
     widths = [each.half_width for each in found]
-    # An error lies between 0 and 1, also where the interval of two seeds does not.
+    # The interval of two seeds may leave [0, 1]; errors do not.
     low = [None if width is None else max(each.mean - width, 0.0) for each, width in zip(found, widths, strict=True)]
     high = [None if width is None else min(each.mean + width, 1.0) for each, width in zip(found, widths, strict=True)]
     return epochs, [each.mean for each in found], low, high
@@ -217,8 +224,8 @@ def _comparison(runs: Sequence[Run], problems: Sequence[str]) -> Comparison:
     for run in runs:
         if errors[id(run)] is not None:
             groups.setdefault(_key(run, of_method=True), []).append(run)
-    # What everything is measured against comes first, what learns last.
-    ordered = sorted(groups.values(), key=lambda same: _place(same[0].method))
+    # The reference comes first, the learned policy last.
+    ordered = sorted(groups.values(), key=lambda same: _rank(same[0].method))
     found = [
         Group(label, same, [error for run in same if (error := errors[id(run)]) is not None])
         for label, same in zip(_labels([same[0] for same in ordered]), ordered, strict=True)
@@ -232,7 +239,7 @@ def _comparison(runs: Sequence[Run], problems: Sequence[str]) -> Comparison:
     return Comparison(problem, measure, found, [run for run in runs if errors[id(run)] is None])
 
 
-def _place(method: str) -> int:
+def _rank(method: str) -> int:
     return {"base": 0, "uniform": 1, "learned": 3}.get(method, 2)
 
 
@@ -242,7 +249,7 @@ def _test_error(run: Run) -> float | None:
 
 
 def _evaluations(run: Run) -> dict[float, float]:
-    """Validation error by epoch, where it was measured."""
+    """Return the validation error by epoch, where it was measured."""
     pairs = zip(run.metrics["epoch"], run.metrics.get("validation_error", ()), strict=False)
     return {epoch: error for epoch, error in pairs if epoch is not None and error is not None}
 
@@ -253,10 +260,10 @@ def _last_common_evaluation(runs: Sequence[Run]) -> float:
 
 
 def _data(run: Run) -> str:
-    planted = run.setting("data.shift", "none")
+    shift = run.setting("data.shift", "none")
     root = run.setting("data.root")
     name = str(run.setting("data.name") or ("digits" if root is None else Path(str(root)).name or root))
-    return name if planted == "none" else f"{name} ({planted} planted)"
+    return name if shift == "none" else f"{name} with shift {shift}"
 
 
 def _model(run: Run) -> str:
@@ -264,7 +271,7 @@ def _model(run: Run) -> str:
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """The method, and what tells it from the others of the same method."""
+    """Label each run by its method, and by settings where several have the same method."""
     labels = [run.method for run in runs]
     for method in set(labels):
         same = [index for index, run in enumerate(runs) if run.method == method]
@@ -276,18 +283,18 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 
 
 def _differences(settings: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """For each of several settings, those that are not the same in all and are not told anyway."""
+    """Return the settings in which several runs differ, without those that the page shows anyway."""
     keys = list(dict.fromkeys(itertools.chain(*settings)))
-    told = (*_FREE, "epochs", "data.name", "data.shift", "model.name", "images")
-    differing = [key for key in keys if key not in told and len({json.dumps(each.get(key)) for each in settings}) > 1]
+    shown = (*_IRRELEVANT, "epochs", "data.name", "data.shift", "model.name", "data_key")
+    differing = [key for key in keys if key not in shown and len({json.dumps(each.get(key)) for each in settings}) > 1]
     return [[f"{key} {each.get(key)}" for key in differing] for each in settings]
 
 
 def _key(run: Run, of_method: bool) -> str:
-    """What two runs share that are repetitions of one another, or that are only on the same problem."""
-    # A run of before a setting was there is like one that leaves it at nothing.
-    told = {key: value for key, value in dotted(run.config).items() if key not in _FREE and value is not None}
-    kept = told | {"images": run.images}
+    """Return a key that runs on the same problem share; or, `of_method`, only repetitions of one method."""
+    # A version without a setting did what None does now.
+    given = {key: value for key, value in dotted(run.config).items() if key not in _IRRELEVANT and value is not None}
+    kept = given | {"data_key": run.data_key}
     if not of_method:
         kept = {key: value for key, value in kept.items() if not key.startswith(_METHOD)}
     elif run.method != "learned":

@@ -1,4 +1,4 @@
-"""Several runs beside each other, for the page."""
+"""The part of the page that compares runs."""
 
 import collections
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from madao.report.run import Run
 
 
 def comparison_section(comparison: Comparison, number: int, charts: dict[str, Chart]) -> str:
-    """A table of methods, what they learned, and its charts."""
+    """Return a table of methods, the policies they learned, and charts."""
     reference = comparison.groups[0].label
     rows = []
     for group, mean, difference in comparison.rows():
@@ -29,37 +29,36 @@ def comparison_section(comparison: Comparison, number: int, charts: dict[str, Ch
         )
     table = (
         f"<table><thead><tr><th>augmentation</th><th>{escaped(comparison.measure)}</th>"
-        f"<th>against {escaped(reference)}</th><th>p</th><th>which seeds</th></tr></thead>"
+        f"<th>against {escaped(reference)}</th><th>p</th><th>seeds</th></tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table>"
     )
     how = (
-        f"{comparison.measure.capitalize()} in percent, mean over seeds ± 95 % interval of the mean (Student's t). "
-        f"Differences to {reference} are paired by seed, and p is that of the two-sided paired t-test on them, not "
-        "corrected for the number of methods; it needs at least two seeds in common whose differences are not all the "
-        "same."
+        f"{comparison.measure.capitalize()} in percent: mean over seeds ± 95 % interval of the mean (Student's t). "
+        f"Differences to {reference} are paired by seed. p is the p-value of a two-sided paired t-test, not corrected "
+        "for the number of methods; it needs two common seeds or more, with different differences."
     )
     if comparison.measure != "test error":
-        how += " No run has a test error yet. A learned policy has been chosen by these images, which favours it."
-    told = []
+        how += " No run has a test error yet. Learned policies were tuned on the validation images, which favours them."
+    notes = []
     if unlearned := [str(run.path) for group in comparison.groups for run in group.runs if run.unlearned is not None]:
-        told.append(
-            "Policies that were to learn and are as they started, so that no difference to others comes of learning: "
+        notes.append(
+            "The policies of these runs did not change, so no difference to other methods comes from learning: "
             f"{', '.join(unlearned)}."
         )
     if comparison.left_out:
         names = ", ".join(str(run.path) for run in comparison.left_out)
-        told.append(f"Not in this comparison, since they have no {comparison.measure} yet: {names}.")
+        notes.append(f"Not in this comparison, because they have no {comparison.measure} yet: {names}.")
     shown = figures(comparison_charts(comparison, number), "", charts)
     return (
         f'<section id="comparison-{number}"><h2>{escaped(comparison.problem)}</h2>'
-        f'<div class="wide" tabindex="0">{warnings(told)}{table}</div>{_learned(comparison)}'
+        f'<div class="wide" tabindex="0">{warnings(notes)}{table}</div>{_learned(comparison)}'
         f'<p class="quiet">{escaped(how)}</p>{shown}'
         "</section>"
     )
 
 
 def _learned(comparison: Comparison) -> str:
-    """What the first run of each group that learns has found."""
+    """Describe the policy of the first run in each group that learns."""
     found = []
     for group in comparison.groups:
         run = group.runs[0]
@@ -70,12 +69,12 @@ def _learned(comparison: Comparison) -> str:
     return "".join(found)
 
 
-def runs_that_stand_alone(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> str:
-    """Those that are in no comparison."""
+def uncompared_runs(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> str:
+    """Return a warning that names the runs in no comparison."""
     compared = {id(run) for comparison in comparisons for group in comparison.groups for run in group.runs}
     compared |= {id(run) for comparison in comparisons for run in comparison.left_out}
     alone = [str(run.path) for run in runs if id(run) not in compared]
-    text = f"Not compared, since no other run has the same data, model and schedule: {', '.join(alone)}."
+    text = f"Not compared, because no other run has the same data, model and schedule: {', '.join(alone)}."
     return warnings([text] if alone else [])
 
 

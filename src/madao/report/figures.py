@@ -1,4 +1,8 @@
-"""The charts of a page as PNG and SVG files."""
+"""Charts as PNG and SVG files, for papers and slides.
+
+The page draws the same `Chart`s by chart.js: there they show values under the pointer, hide series, fit a phone and
+follow dark mode, which no embedded SVG does.
+"""
 
 import math
 from pathlib import Path
@@ -6,14 +10,22 @@ from typing import Any
 
 from madao.report.chart_model import COLOURS, Chart, Panel, Series
 
-# The page's own, on white.
+# The colours of page.css on white.
 _PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b8568e", "#c98500", "#3a9bdc", "#33373d")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2.5)), (0, (1.5, 2)), (0, (6, 2, 1.5, 2)), (0, (8, 3)), (0, (3, 1.5)))
 
 
 def write_figures(charts: dict[str, Chart], folder: Path) -> list[Path]:
-    """One PNG and one SVG a chart, named by its place in the page."""
-    # No screen is needed, and nothing of the user's settings of pyplot is touched.
+    """Write one PNG and one SVG for each chart.
+
+    Args:
+        charts: The charts by the names of their files.
+        folder: The folder, which is created.
+
+    Returns:
+        The files written.
+    """
+    # Not pyplot, which needs a screen and changes the user's settings.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -39,7 +51,7 @@ def _draw(chart: Chart) -> Any:
     names = list(dict.fromkeys(series.name for panel in chart.panels for series in panel.series))
     legend_rows = math.ceil(len(names) / max(1, round(columns * width / 1.6))) if len(names) > 1 else 0
     figure = Figure(figsize=(max(columns * width, 6), rows * height + 0.45 + 0.24 * legend_rows), layout="constrained")
-    figure.suptitle(_plain(chart.title), x=0.01, ha="left", fontsize=12, fontweight="bold")
+    figure.suptitle(_without_formulas(chart.title), x=0.01, ha="left", fontsize=12, fontweight="bold")
     axes = figure.subplots(rows, columns, squeeze=False)
     handles: dict[str, Any] = {}
     for place, axis in enumerate(axes.flat):
@@ -54,7 +66,7 @@ def _draw(chart: Chart) -> Any:
     if len(handles) > 1:
         figure.legend(
             handles.values(),
-            [_plain(name) for name in handles],
+            [_without_formulas(name) for name in handles],
             loc="outside lower left",
             ncols=max(1, round(columns * width / 1.6)),
             frameon=False,
@@ -70,7 +82,7 @@ def _draw_panel(axis: Any, chart: Chart, panel: Panel, handles: dict[str, Any]) 
         axis.axvspan(chart.shaded[0], chart.shaded[1], color="black", alpha=0.06, lw=0)
     for series in panel.series:
         handles.setdefault(series.name, _draw_series(axis, series, bool(chart.ticks)))
-    axis.set_title(_plain(panel.title), fontsize=9, loc="left")
+    axis.set_title(_without_formulas(panel.title), fontsize=9, loc="left")
     axis.tick_params(labelsize=8)
     axis.grid(axis="y", color="#d9dce1", lw=0.7)
     axis.set_axisbelow(True)
@@ -83,11 +95,11 @@ def _draw_panel(axis: Any, chart: Chart, panel: Panel, handles: dict[str, Any]) 
     if chart.percent:
         axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None, symbol=" %"))
     if chart.ticks:
-        axis.set_xticks(range(len(chart.ticks)), [_plain(tick) for tick in chart.ticks])
+        axis.set_xticks(range(len(chart.ticks)), [_without_formulas(tick) for tick in chart.ticks])
 
 
-def _plain(text: str) -> str:
-    """As it is: between two dollars matplotlib would read a formula."""
+def _without_formulas(text: str) -> str:
+    # matplotlib reads a formula between two dollars.
     return text.replace("$", r"\$")
 
 

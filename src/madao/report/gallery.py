@@ -1,4 +1,4 @@
-"""Training images before and after: each operation at its learned strength, and the whole policy."""
+"""Training images under each operation at its learned strength, and under the whole policy."""
 
 import base64
 import dataclasses
@@ -11,17 +11,18 @@ from PIL import Image
 from torch import Tensor
 
 from madao.policy import FrozenPolicy, PolicySpec
-from madao.policy.describe import amount, steps, strength
+from madao.policy.describe import steps
+from madao.policy.units import amount, strength
 
 _LARGEST = 112
-"""Side of a tile in pixels; larger images are scaled down, smaller ones are left to the page."""
+"""Largest side of a tile in pixels. Larger images are scaled down; the page enlarges smaller ones."""
 _LOSSLESS = 48
-"""Up to this side tiles are PNG; above, JPEG, which is a tenth of the size."""
+"""Largest side of tiles in PNG. Larger tiles are JPEG, a tenth of the size."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """An image as a data address, and what was done to it."""
+    """An image as a data URL, with a caption that names the operations applied to it."""
 
     source: str
     caption: str
@@ -29,7 +30,7 @@ class Tile:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Images side by side, with a heading and a line under it."""
+    """Images side by side, with a heading and a note under it."""
 
     heading: str
     note: str
@@ -38,13 +39,13 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Gallery:
-    """What the page shows.
+    """Images for the page.
 
     Attributes:
-        originals: The images as they are.
-        stages: For each stage, a row per operation, the likeliest first.
-        draws: For each image, a row of draws of the whole policy.
-        pixelated: Whether the images are so small that their pixels should stay sharp when enlarged.
+        originals: The unchanged images.
+        stages: For each stage, a row for each operation, the most probable first.
+        draws: For each image, a row of draws from the whole policy.
+        pixelated: Whether pixels should stay sharp when the page enlarges the images.
     """
 
     originals: Sequence[Tile]
@@ -61,15 +62,21 @@ def gallery(
     draws: int = 7,
     seed: int = 0,
 ) -> Gallery:
-    """Show a policy on `samples`, uint8 `[n, C, H, W]`; of one with several laws, operations as they are shared.
+    """Apply a policy to images.
 
-    Where `labels`, the class of each image, are not known, draws are of what the classes share too.
+    Args:
+        policy: The policy. For a conditional one, the rows of operations show the shared policy.
+        samples: Training images, uint8 `[n, C, H, W]`.
+        labels: The class of each image. Without it, draws from a class-conditional policy use the shared policy.
+        images: Number of images in each row.
+        draws: Number of draws for each image.
+        seed: The seed of the draws.
     """
     batch = torch.from_numpy(samples[:images].copy())
     known = labels is not None and len(labels) > 0 and 0 <= labels.min() <= labels.max() < len(policy.classes)
     shown = torch.from_numpy(labels.astype(np.int64)) if labels is not None and known else None
     return Gallery(
-        originals=[Tile(address(image), "as it is") for image in batch],
+        originals=[Tile(data_url(image), "original") for image in batch],
         stages=[_operations(policy, stage, batch) for stage in range(len(policy.stages))],
         draws=_draws(policy, batch[: min(4, images)], shown, draws, seed),
         pixelated=max(batch.shape[2:]) <= _LOSSLESS,
@@ -78,7 +85,7 @@ def gallery(
 
 def _operations(policy: PolicySpec, stage: int, batch: Tensor) -> list[Row]:
     selection, _, magnitude = policy.tensors()
-    # Signed operations turn one way on one image and the other way on the next.
+    # Signed operations alternate their direction from image to image.
     signs = torch.ones(len(batch))
     signs[1::2] = -1
     rows = []
@@ -90,7 +97,7 @@ def _operations(policy: PolicySpec, stage: int, batch: Tensor) -> list[Row]:
         if operation.has_magnitude:
             values = operation.value(mu, signs).tolist()
             captions = [f"{operation.name} {amount(operation, value)}" for value in values]
-        tiles = [Tile(address(image), caption) for image, caption in zip(results, captions, strict=True)]
+        tiles = [Tile(data_url(image), caption) for image, caption in zip(results, captions, strict=True)]
         note = f"drawn {100 * entry.selection:.1f} %, then applied {100 * entry.application:.0f} %"
         shown = strength(operation, entry.magnitude, policy.magnitude_jitter)
         rows.append(Row(operation.name, note if shown == "–" else f"{shown}; {note}", tiles))
@@ -107,13 +114,13 @@ def _draws(policy: PolicySpec, batch: Tensor, labels: Tensor | None, count: int,
     rows = []
     for number in range(len(batch)):
         places = range(number * count, (number + 1) * count)
-        tiles = [Tile(address(batch[number]), "as it is"), *(Tile(address(results[i]), captions[i]) for i in places)]
+        tiles = [Tile(data_url(batch[number]), "original"), *(Tile(data_url(results[i]), captions[i]) for i in places)]
         rows.append(Row("", "", tiles))
     return rows
 
 
-def address(image: Tensor) -> str:
-    """A uint8 `[C, H, W]` image as a data address."""
+def data_url(image: Tensor) -> str:
+    """Encode a uint8 `[C, H, W]` image as a data URL."""
     array = image.permute(1, 2, 0).numpy()
     picture = Image.fromarray(array[..., 0] if array.shape[2] == 1 else array)
     if max(picture.size) > _LARGEST:

@@ -1,4 +1,4 @@
-"""What a policy with several laws chooses by each: a map of class or image by operation."""
+"""A heat map of a conditional policy: how often each class or image draws each operation."""
 
 import html
 from collections.abc import Sequence
@@ -8,16 +8,18 @@ import torch
 from torch import Tensor
 
 from madao.policy import FrozenPolicy, PolicySpec
-from madao.report.gallery import address
+from madao.report.gallery import data_url
 
 _MOST = 200
-"""Classes that are shown: of more, those that depart the most from what they share."""
+"""Largest number of rows. Of more classes, those that differ most from the shared policy are shown."""
 
 
 def heat_map(policy: PolicySpec, samples: np.ndarray | None = None) -> str:
-    """A table of how often each class, or each of `samples`, draws each operation, the mean over stages.
+    """Return a table of selection probabilities, the mean over stages, with a row for each class or image.
 
-    Empty where all images are drawn alike. `samples` are uint8 `[n, C, H, W]`.
+    Args:
+        policy: The policy. The table is empty unless it is conditional.
+        samples: Images for a policy that depends on the image, uint8 `[n, C, H, W]`.
     """
     if policy.classes:
         return _of_classes(policy)
@@ -31,7 +33,7 @@ def _of_classes(policy: PolicySpec) -> str:
     each = policy.tables()[0].mean(0)
     departure = (each - shared).abs().sum(1)
     rows = sorted(departure.argsort(descending=True, stable=True)[:_MOST].tolist())
-    left = "" if len(rows) == len(policy.classes) else f", the {len(rows)} that depart the most from what they share"
+    left = "" if len(rows) == len(policy.classes) else f", the {len(rows)} that differ most from the shared policy"
     names = [html.escape(policy.classes[row]) for row in rows]
     caption = f"How often an image of each class draws each operation, in percent, the mean over stages{left}"
     return _map(policy, "class", names, each[rows], caption)
@@ -39,13 +41,15 @@ def _of_classes(policy: PolicySpec) -> str:
 
 def _of_images(policy: PolicySpec, images: Tensor) -> str:
     each = FrozenPolicy(policy).law_of(images)[0].mean(0)
-    names = [f'<img src="{address(image)}" alt="training image {n + 1}" height="32">' for n, image in enumerate(images)]
+    names = [
+        f'<img src="{data_url(image)}" alt="training image {n + 1}" height="32">' for n, image in enumerate(images)
+    ]
     caption = "How often each of these training images draws each operation, in percent, the mean over stages"
     return _map(policy, "image", names, each, caption)
 
 
 def _map(policy: PolicySpec, kind: str, names: Sequence[str], each: Tensor, caption: str) -> str:
-    """Rows `each`, `[R, n]`, with names in HTML, and below them what they share."""
+    """Return rows of probabilities `each`, `[R, n]`, under names in HTML, and a last row of the shared policy."""
     shared = policy.tensors()[0].mean(0)
     order = shared.argsort(descending=True, stable=True).tolist()
     most = float(torch.cat([each, shared[None]]).max())
@@ -59,8 +63,8 @@ def _map(policy: PolicySpec, kind: str, names: Sequence[str], each: Tensor, capt
         lines.append(f'<tr><th scope="row">{name}</th>{cells}</tr>')
     several = {"class": "classes", "image": "images"}[kind]
     return (
-        f'<figure data-map="{several}"><h3>What each {kind} chooses</h3><div class="wide" tabindex="0">'
+        f'<figure data-map="{several}"><h3>Selection by {kind}</h3><div class="wide" tabindex="0">'
         f'<table class="map"><thead><tr><th></th>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
-        f"<figcaption>{caption}; the darker the more often. The last row is what the {several} share.</figcaption>"
+        f"<figcaption>{caption}; darker is more often. The last row is the shared policy.</figcaption>"
         "</figure>"
     )

@@ -1,23 +1,35 @@
-"""Pieces of HTML that every part of the page is made of."""
+"""HTML helpers that every part of the page uses."""
 
 import html
+import re
 from collections.abc import Iterable, Sequence
 
 from madao.report.chart_model import Chart
 
 
 def escaped(value: object) -> str:
-    """Text that cannot be taken for anything else; a number stays with its percent sign."""
+    """Escape text for HTML. A number and its percent sign stay on one line."""
     return html.escape(str(value)).replace(" %", "&nbsp;%")
 
 
 def warnings(texts: Sequence[str]) -> str:
-    """A paragraph each."""
-    return "".join(f'<p class="warning">{escaped(text)}</p>' for text in texts)
+    """Return each text as a paragraph. Settings in backticks become code."""
+    return "".join(f'<p class="warning">{with_code(text)}</p>' for text in texts)
+
+
+def with_code(text: str) -> str:
+    """Escape a text and show its backticks as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escaped(text))
 
 
 def figures(found: Iterable[Chart], prefix: str, charts: dict[str, Chart]) -> str:
-    """Places for charts, which are added to `charts` by the name of their place."""
+    """Return a figure for each chart, which the script draws into.
+
+    Args:
+        found: The charts.
+        prefix: Stands before their keys, so that several runs fit into one page.
+        charts: Collects the charts by the name of their place.
+    """
     texts = []
     for chart in found:
         place = prefix + chart.key
@@ -30,7 +42,7 @@ def figures(found: Iterable[Chart], prefix: str, charts: dict[str, Chart]) -> st
 
 
 def _numbers(chart: Chart) -> str:
-    """Where each line begins and ends, for those who cannot point at it."""
+    """Return a table of the first and last value of each line, for readers who cannot hover."""
     rows = []
     for panel in chart.panels:
         for series in panel.series:

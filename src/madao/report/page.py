@@ -1,4 +1,4 @@
-"""The page: one HTML file that opens anywhere, without a server and without the network."""
+"""The page of a report: one HTML file that needs no server and no network."""
 
 import dataclasses
 import json
@@ -9,30 +9,37 @@ from importlib import resources
 import yaml
 
 from madao.policy import PolicySpec
-from madao.policy.describe import sentence, strength
+from madao.policy.describe import sentence
+from madao.policy.units import strength
 from madao.report.chart_model import Chart
 from madao.report.compare import Comparison
-from madao.report.comparison_html import comparison_section, runs_that_stand_alone
+from madao.report.comparison_html import comparison_section, uncompared_runs
 from madao.report.gallery import Gallery, Row, Tile, gallery
 from madao.report.heatmap import heat_map
 from madao.report.html import escaped, figures, warnings
 from madao.report.run import Run, last
 from madao.report.run_charts import cost_charts, health_charts, learning_charts, policy_charts
 
-# Scripts and styles of the file itself, images in the file itself, and no request to anywhere.
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+# Scripts, styles and images come from the file alone.
+_SECURITY_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 
 
 @dataclasses.dataclass(frozen=True)
 class Page:
-    """A page and the charts in it, by the name of their place."""
+    """A page and its charts, by the names of their places."""
 
     text: str
     charts: dict[str, Chart]
 
 
 def page(runs: Sequence[Run], comparisons: Sequence[Comparison], left_out: Sequence[str] = ()) -> Page:
-    """One run in full; of several, the comparison first and each run folded."""
+    """Build a page: of one run in full, of several first the comparison and then each run, folded.
+
+    Args:
+        runs: The runs to show.
+        comparisons: Comparisons of these runs.
+        left_out: Messages about runs that cannot be shown.
+    """
     charts: dict[str, Chart] = {}
     body = [comparison_section(each, number, charts) for number, each in enumerate(comparisons, 1)]
     if len(runs) == 1:
@@ -40,18 +47,18 @@ def page(runs: Sequence[Run], comparisons: Sequence[Comparison], left_out: Seque
         body.append(warnings(left_out) + _run(runs[0], "", charts))
     else:
         title = f"madao: {len(runs)} runs"
-        body.insert(0, f"<h1>{len(runs)} runs</h1>" + warnings(left_out) + runs_that_stand_alone(runs, comparisons))
+        body.insert(0, f"<h1>{len(runs)} runs</h1>" + warnings(left_out) + uncompared_runs(runs, comparisons))
         body.append("<h2>Each run</h2>")
         for number, run in enumerate(runs, 1):
             about = f"{run.path}: {run.method}, seed {run.setting('seed', '?')}, {_outcome(run)}"
             body.append(f"<details><summary>{escaped(about)}</summary>{_run(run, f'{number}-', charts)}</details>")
-    data = json.dumps({place: chart.plain() for place, chart in charts.items()}, ensure_ascii=False, allow_nan=False)
+    data = json.dumps({place: chart.to_dict() for place, chart in charts.items()}, ensure_ascii=False, allow_nan=False)
     text = _TEMPLATE.format(
         title=escaped(title),
-        policy=_POLICY,
+        security_policy=_SECURITY_POLICY,
         style=_asset("page.css"),
         body="\n".join(body),
-        # So that no text in the data can end the script.
+        # No text in the data may end the script.
         data=data.replace("<", "\\u003c"),
         script=_asset("chart.js"),
     )
@@ -63,7 +70,7 @@ _TEMPLATE = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta http-equiv="Content-Security-Policy" content="{security_policy}">
 <link rel="icon" href="data:,">
 <title>{title}</title>
 <style>
@@ -89,14 +96,14 @@ def _run(run: Run, prefix: str, charts: dict[str, Chart]) -> str:
         sections.append(("policy", "The policy", table + moving))
     if run.policy is not None and run.samples is not None:
         shown = _gallery(gallery(run.policy, run.samples, run.labels), learned=run.trajectory is not None)
-        sections.append(("gallery", "What it does to images", shown))
+        sections.append(("gallery", "Its effect on images", shown))
     sections.append(("learning", "Loss and error", figures(learning_charts(run), prefix, charts)))
     health = figures(health_charts(run), prefix, charts)
     if health:
-        sections.append(("health", "Can the gradient be trusted?", _steps_taken(run) + health))
+        sections.append(("health", "Reliability of the gradient", _steps_taken(run) + health))
     cost = figures(cost_charts(run), prefix, charts)
     if cost:
-        sections.append(("cost", "What it cost", _cost(run) + cost))
+        sections.append(("cost", "Time and memory", _cost(run) + cost))
     sections.append(("settings", "Settings", _settings(run)))
     links = "".join(f'<a href="#{prefix}{key}">{escaped(title)}</a>' for key, title, _ in sections)
     parts.append(f"<nav>{links}</nav>")
@@ -106,9 +113,9 @@ def _run(run: Run, prefix: str, charts: dict[str, Chart]) -> str:
 
 def _head(run: Run, heading: str) -> str:
     facts = {
-        f"test {run.error}": _percent(run.result.get("test_error")),
-        f"validation {run.error}": _percent(last(run.metrics.get("validation_error", ()))),
-        **_others(run),
+        f"test {run.error_name}": _percent(run.result.get("test_error")),
+        f"validation {run.error_name}": _percent(last(run.metrics.get("validation_error", ()))),
+        **_other_errors(run),
         "epochs": f"{run.epochs} of {run.setting('epochs', '?')}",
         "augmentation": run.method,
         "data": run.setting("data.name") or run.setting("data.root") or "digits",
@@ -117,8 +124,9 @@ def _head(run: Run, heading: str) -> str:
         "device": run.environment.get("device", "?"),
     }
     cells = "".join(f"<div><dt>{escaped(name)}</dt><dd>{escaped(value)}</dd></div>" for name, value in facts.items())
-    who = "The policy" if run.policy is None else _shared(run.policy) or "The policy"
-    lead = f'<p class="lead">{who} {escaped(sentence(run.policy))}.</p>' if run.policy is not None else ""
+    lead = ""
+    if run.policy is not None:
+        lead = f'<p class="lead">{_shared(run.policy) or "The policy"} {escaped(sentence(run.policy))}.</p>'
     return f"<{heading}>{escaped(run.name)}</{heading}>{lead}{_warnings(run)}<dl class='facts'>{cells}</dl>"
 
 
@@ -126,13 +134,13 @@ def _warnings(run: Run) -> str:
     texts = []
     if not run.result:
         texts.append(
-            f"This run has not ended: {run.epochs} of {run.setting('epochs', '?')} epochs are over, and the test set "
-            f"has not been seen. Go on with: madao train --out {shlex.quote(str(run.path))} --resume"
+            f"This run has not ended: {run.epochs} of {run.setting('epochs', '?')} epochs are finished, and the test "
+            f"set has not been used. To resume: madao train --out {shlex.quote(str(run.path))} --resume"
         )
     if run.unlearned is not None:
-        texts.append(f"The policy is as it started: {run.unlearned}.")
+        texts.append(f"The policy did not change: {run.unlearned}.")
     if run.missing:
-        texts.append("Not in this run directory, or not readable: " + "; ".join(run.missing) + ".")
+        texts.append("Missing or unreadable in this run directory: " + "; ".join(run.missing) + ".")
     return warnings(texts)
 
 
@@ -157,17 +165,17 @@ def _policy_table(policy: PolicySpec) -> str:
         rows.append(f"<tr><td>{escaped(operation.name)}</td>{''.join(cells)}</tr>")
     return (
         f"{f'<h3>{_shared(policy)}</h3>' if _shared(policy) else ''}<p>For each image, each stage draws one "
-        f"operation and then applies it or not. Equal shares would be {100 / len(shares):.1f} % each.</p>"
+        f"operation and then applies it or not. The uniform policy draws each with {100 / len(shares):.1f} %.</p>"
         f'<div class="wide" tabindex="0"><table><thead><tr><th></th>{over}</tr><tr><th>operation</th>{head}</tr>'
         f"</thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 
 def _shared(policy: PolicySpec) -> str:
-    """What its stages are, where not all images are drawn by them."""
+    """Return the name of the shared part of a conditional policy; empty for others."""
     if policy.classes:
-        return "What the classes share"
-    return "" if policy.network is None else "What the images share"
+        return "The policy that all classes share"
+    return "" if policy.network is None else "The policy that all images share"
 
 
 def _gallery(shown: Gallery, learned: bool) -> str:
@@ -176,11 +184,11 @@ def _gallery(shown: Gallery, learned: bool) -> str:
     columns = len(shown.originals)
     blocks = []
     for number, rows in enumerate(shown.stages):
-        originals = Row("as they are", "training images", shown.originals)
+        originals = Row("originals", "training images", shown.originals)
         cells = "".join(_gallery_row(row) for row in (originals, *rows))
         grid = f'<div class="gallery by-operation{sharp}" style="--columns: {columns}">{cells}</div>'
         opened = " open" if number == 0 else ""
-        blocks.append(f"<details{opened}><summary>Stage {number + 1}, operation by operation</summary>{grid}</details>")
+        blocks.append(f"<details{opened}><summary>Stage {number + 1}</summary>{grid}</details>")
     draws = "".join(
         f"<div>{_image(tile)}<span>{escaped(tile.caption)}</span></div>" for row in shown.draws for tile in row.tiles
     )
@@ -188,11 +196,11 @@ def _gallery(shown: Gallery, learned: bool) -> str:
     whole = f'<div class="gallery by-draw{sharp}" style="--columns: {count}">{draws}</div>'
     return (
         f'<figure data-gallery="operations"><h3>Each operation at its {strength_of} strength</h3>{"".join(blocks)}'
-        "<figcaption>The likeliest operation first. Signed operations turn one way on one image and the other way on "
-        "the next. Hold the pointer over an image to read what was done to it.</figcaption></figure>"
+        "<figcaption>The most probable operation comes first. Signed operations alternate their direction from image "
+        "to image. Hold the pointer over an image to read the operation.</figcaption></figure>"
         f'<figure data-gallery="draws"><h3>The whole policy</h3>{whole}'
-        "<figcaption>Each row: an image as it is, then what training sees of it: draws of all stages. Crop, flip and "
-        "Cutout come on top of this and are not shown.</figcaption></figure>"
+        "<figcaption>Each row: an original, then draws from all stages, as in training. Training then adds the base "
+        "augmentation (crop, flip and Cutout), which is not shown.</figcaption></figure>"
     )
 
 
@@ -207,7 +215,7 @@ def _image(tile: Tile) -> str:
 
 _STATES = {
     "converged": "solved",
-    "truncated": "cut short, as is usual with few steps",
+    "truncated": "truncated, as usual with few steps",
     "diverging": "diverging",
     "negative_curvature": "stopped at negative curvature",
     "non_finite": "not finite",
@@ -219,8 +227,8 @@ def _steps_taken(run: Run) -> str:
     skipped = sum(value == 0 for value in run.outer.get("applied", ()))
     states = ", ".join(f"{count} {_STATES.get(name, name)}" for name, count in run.statuses.items())
     return (
-        f"<p>{taken} outer steps, {skipped} skipped because they could not be trusted. How the linear system was "
-        f"left: {escaped(states or 'not recorded')}.</p>"
+        f"<p>{taken} outer steps, {skipped} skipped as unreliable. Final state of their linear systems: "
+        f"{escaped(states or 'not recorded')}.</p>"
     )
 
 
@@ -230,7 +238,7 @@ def _cost(run: Run) -> str:
     text = f"{_duration(seconds)} of training"
     if outer:
         ratio = seconds / max(seconds - outer, 1e-9)
-        text += f", {_duration(outer)} of it for the policy: {ratio:.2f} × the time of the steps alone"
+        text += f", {_duration(outer)} of it for the policy: {ratio:.2f} × the time without a learned policy"
     return f"<p>{escaped(text)}.</p>{_waiting(run, seconds)}"
 
 
@@ -241,8 +249,8 @@ def _waiting(run: Run, seconds: float) -> str:
     if share < 0.1 or rate is None or own is None:
         return ""
     text = (
-        f"The model waited for its images {100 * share:.0f} % of the time: in the last epoch {rate:,.0f} images/s of "
-        f"{own:,.0f} it could have taken. More --data.workers, a smaller --data.size, or --data.cache_gib would help."
+        f"The model waited for images {100 * share:.0f} % of the time: in the last epoch it got {rate:,.0f} of the "
+        f"{own:,.0f} images/s it can train on. Raise `data.workers` or `data.cache_gib`, or lower `data.size`."
     )
     return warnings([text])
 
@@ -254,8 +262,7 @@ def _settings(run: Run) -> str:
     return f'{shown}<p class="quiet">{escaped(about)}</p>'
 
 
-def _others(run: Run) -> dict[str, str]:
-    """What else was measured on the test set."""
+def _other_errors(run: Run) -> dict[str, str]:
     names = {"mean_class_error": "mean per-class error", "pixel_error": "pixel error"}
     metrics = run.result.get("test_metrics", {})
     return {f"test {name}": _percent(metrics[key]) for key, name in names.items() if key in metrics}
@@ -263,9 +270,9 @@ def _others(run: Run) -> dict[str, str]:
 
 def _outcome(run: Run) -> str:
     if isinstance(run.result.get("test_error"), float | int):
-        return f"test {run.error} {_percent(run.result['test_error'])}"
+        return f"test {run.error_name} {_percent(run.result['test_error'])}"
     known = _percent(last(run.metrics.get("validation_error", ())))
-    return f"{'' if run.result else 'not ended, '}validation {run.error} {known}"
+    return f"{'' if run.result else 'not ended, '}validation {run.error_name} {known}"
 
 
 def _percent(value: float | None) -> str:

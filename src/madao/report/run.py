@@ -1,4 +1,4 @@
-"""A run directory, read as it is found: of another version, stopped half way, still growing."""
+"""Reading of run directories, also of other versions, interrupted runs and runs in progress."""
 
 import collections
 import csv
@@ -19,16 +19,16 @@ from madao.errors import PolicyFileError, ReportError
 from madao.policy import PolicySpec
 
 Table = dict[str, list[float | None]]
-"""The columns of a CSV file; what is no number is None."""
+"""The columns of a CSV file; None where a cell holds no finite number."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trajectory:
-    """Where a learned policy has been.
+    """The course of a learned policy.
 
     Attributes:
-        operations: Their names.
-        epochs: When.
+        operations: The names of the operations.
+        epochs: The epoch of each entry.
         values: `selection`, `application` and `magnitude` (μ in [0, 1]), each `[times, stages, operations]`.
     """
 
@@ -39,23 +39,23 @@ class Trajectory:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-    """What a run directory holds.
+    """The contents of a run directory.
 
     Attributes:
-        path: Of the directory.
-        config: Every setting, nested as in config.yaml.
-        metrics: One row an epoch.
-        timing: One row an epoch: seconds and memory.
-        outer: One row an outer step; empty where there is none.
-        statuses: How many outer steps left their linear system in which state.
-        trajectory: Where the policy has been, if it learns.
-        policy: The policy as it is now, if it is one with numbers.
-        result: How it ended, if it has.
-        environment: What it ran on.
-        images: What tells its images from those of other data: classes, mean, deviation and how many are set aside.
+        path: The directory.
+        config: All settings, nested as in config.yaml.
+        metrics: One row for each epoch.
+        timing: Seconds and memory, one row for each epoch.
+        outer: One row for each outer step.
+        statuses: Number of outer steps by the final state of their linear system.
+        trajectory: The course of the policy, if it learns.
+        policy: The latest policy, if the method has one.
+        result: The result; empty before the end of the run.
+        environment: Versions, device and model.
+        data_key: Tells its images from other data: classes, mean, deviation and number of validation images.
         samples: A few training images, uint8 `[n, C, H, W]`, if it kept any.
-        labels: The class of each of them.
-        missing: What could not be read, in words.
+        labels: The class of each sample.
+        missing: Messages about files that could not be read.
     """
 
     path: Path
@@ -68,54 +68,54 @@ class Run:
     policy: PolicySpec | None
     result: Mapping[str, Any]
     environment: Mapping[str, Any]
-    images: str
+    data_key: str
     samples: np.ndarray | None
     labels: np.ndarray | None
     missing: Sequence[str]
 
     @property
     def name(self) -> str:
-        """Short, for headings: the last two parts of its path."""
+        """Its name in headings: the last two parts of the path."""
         return "/".join(self.path.resolve().parts[-2:])
 
     @property
     def method(self) -> str:
-        """How it augments; a policy's file by its name."""
+        """Its method of augmentation; of a policy file the name."""
         return Path(str(self.setting("augment.method", "unknown"))).stem
 
     @property
-    def error(self) -> str:
-        """What its task calls its error."""
+    def error_name(self) -> str:
+        """The name of the task's error."""
         names = {"segmentation": "mIoU error", "moco": "k-NN error"}
         return names.get(str(self.setting("task.name")), "error")
 
     @property
     def epochs(self) -> int:
-        """How many are over."""
+        """Number of finished epochs."""
         return int(self.metrics["epoch"][-1] or 0)
 
     @property
     def warmup(self) -> float:
-        """Epochs before the policy begins to learn."""
+        """Number of epochs before the policy begins to learn."""
         return float(warmup_epochs(self.setting("outer.warmup"), self.setting("epochs", 0)))
 
     @property
     def learns(self) -> bool:
-        """Whether its policy is to learn."""
+        """Whether its method learns a policy."""
         return bool(self.setting("augment.method") == "learned")
 
     @property
     def unlearned(self) -> str | None:
-        """Why a policy that was to learn has ended as it started, and the remedy; None where it has not."""
+        """The reason why the policy of a learning method did not change, and the remedy; None where it changed."""
         if not self.learns or not self.result or last(self.metrics.get("outer_updates", ())) != 0:
             return None
         skipped = int(last(self.metrics.get("outer_skipped", ())) or 0)
         if skipped:
-            return f"all {skipped} outer steps were skipped, as they could not be trusted: try a smaller --outer.scale"
-        return "no outer step was taken: raise --epochs, or lower --outer.every or --batch_size"
+            return f"all {skipped} outer steps were skipped as unreliable: try a smaller `outer.scale`"
+        return "no outer step was taken: raise `epochs`, or lower `outer.every` or `batch_size`"
 
     def setting(self, name: str, default: Any = None) -> Any:
-        """One setting by its dotted name."""
+        """Return a setting by its dotted name."""
         value: Any = self.config
         for part in name.split("."):
             if not isinstance(value, Mapping) or part not in value:
@@ -125,7 +125,7 @@ class Run:
 
 
 def dotted(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by their dotted names."""
+    """Return settings by their dotted names."""
     found: dict[str, Any] = {}
     for key, value in config.items():
         nested = isinstance(value, Mapping)
@@ -134,32 +134,40 @@ def dotted(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def last(values: Sequence[float | None]) -> float | None:
-    """The last value that is known."""
+    """Return the last known value."""
     return next((value for value in reversed(values) if value is not None), None)
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """The run directories among and under `paths`, each once."""
+    """Find the run directories among and below `paths`, each once.
+
+    Raises:
+        ReportError: A path does not exist, or holds no run.
+    """
     found: dict[Path, Path] = {}
     for path in paths:
         if not path.exists():
-            raise ReportError(f"there is no run directory {path}")
+            raise ReportError(f"there is no folder {path}; give a run directory")
         if not path.is_dir():
-            raise ReportError(f"{path} is a file; give the run directory it lies in")
+            raise ReportError(f"{path} is a file; give its run directory")
         runs = [path] if (path / "config.yaml").exists() else sorted(p.parent for p in path.rglob("config.yaml"))
         if not runs:
-            raise ReportError(f"{path} is no run directory: there is no config.yaml in it, nor in the folders under it")
+            raise ReportError(f"{path} is no run directory: neither it nor a folder below has a config.yaml")
         found |= {run.resolve(): run for run in runs}
     return list(found.values())
 
 
 def read_run(path: Path) -> Run:
-    """Read a run directory. Raises `ReportError` where there is nothing to show."""
+    """Read a run directory.
+
+    Raises:
+        ReportError: There is nothing to show.
+    """
     missing: list[str] = []
     config = _settings(path)
     metrics = _numbers(_rows(path / "metrics.csv"))
     if not metrics.get("epoch"):
-        raise ReportError(f"{path} has no metrics.csv with an epoch in it: the run has not finished its first epoch")
+        raise ReportError(f"{path} has not finished its first epoch: metrics.csv has no rows")
     split, outer = _json(path / "split.json"), _rows(path / "outer.csv")
     samples, labels = _samples(path / "samples.npz")
     run = Run(
@@ -173,7 +181,7 @@ def read_run(path: Path) -> Run:
         policy=_policy(path / "policy.json", missing),
         result=_json(path / "result.json"),
         environment=_json(path / "environment.json"),
-        images=json.dumps(
+        data_key=json.dumps(
             [split.get(name) for name in ("classes", "mean", "std")] + [len(split.get("validation") or ())]
         ),
         samples=samples,
@@ -181,15 +189,15 @@ def read_run(path: Path) -> Run:
         missing=missing,
     )
     if not run.timing:
-        missing.append("timing.csv: no figures of time and memory")
+        missing.append("timing.csv, so there are no charts of time and memory")
     if run.learns and run.policy is None and not missing:
-        missing.append("policy.json: no table of the policy and no gallery")
+        missing.append("policy.json, so there is no table of the policy and no gallery")
     if run.learns and run.trajectory is None:
-        missing.append("trajectory.jsonl: no curves of the policy")
+        missing.append("trajectory.jsonl, so there are no curves of the policy")
     if run.learns and not run.outer and any(run.metrics.get("outer_updates", ())):
-        missing.append("outer.csv: no figures of the hypergradient's health")
+        missing.append("outer.csv, so there are no charts of the hypergradient's health")
     if run.policy is not None and run.samples is None:
-        missing.append("samples.npz: no gallery of training images")
+        missing.append("samples.npz, so there is no gallery of training images")
     return run
 
 
@@ -204,7 +212,7 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def _rows(path: Path) -> dict[str, list[str]]:
-    """The columns of a CSV file; a last line cut short is left out."""
+    """Read the columns of a CSV file, without incomplete lines."""
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, UnicodeDecodeError):
@@ -235,7 +243,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _trajectory(path: Path) -> Trajectory | None:
-    """Lines cut short, and what comes after one, are left out."""
+    """Read a trajectory up to the first incomplete line."""
     lines: list[dict[str, Any]] = []
     try:
         for text in path.read_text(encoding="utf-8").splitlines():
@@ -279,5 +287,5 @@ def _samples(path: Path) -> tuple[np.ndarray | None, np.ndarray | None]:
     except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile):
         return None, None
     good = images.ndim == 4 and images.dtype == np.uint8 and images.shape[1] in (1, 3) and images.size > 0
-    told = labels.shape == images.shape[:1] and np.issubdtype(labels.dtype, np.integer)
-    return (images, labels if told else None) if good else (None, None)
+    labelled = labels.shape == images.shape[:1] and np.issubdtype(labels.dtype, np.integer)
+    return (images, labels if labelled else None) if good else (None, None)

@@ -10,22 +10,22 @@ _READ = "Click a name to hide it, double-click to see it alone."
 
 
 def charts_of(run: Run) -> list[Chart]:
-    """Every chart there is data for."""
+    """Return every chart that the run has data for."""
     return [*policy_charts(run), *learning_charts(run), *health_charts(run), *cost_charts(run)]
 
 
 def policy_charts(run: Run) -> list[Chart]:
-    """Selection, application and magnitude over training."""
+    """Return charts of selection, application and magnitude over training."""
     trajectory = run.trajectory
     if trajectory is None or len(trajectory.epochs) < 2:
         return []
     shaded = (0.0, min(run.warmup, max(trajectory.epochs)), "warm-up") if run.warmup > 0 else None
-    grey = " Grey: warm-up, nothing is learned yet." if shaded else ""
+    grey = " Grey: warm-up, before the policy learns." if shaded else ""
     selection = Chart(
         "selection",
-        "What the policy chooses",
-        "The probability that a stage draws each operation, as in Figure 2 of the paper. All begin equal; a line "
-        f"that rises is an operation the validation gradient favours.{grey} {_READ}",
+        "Selection",
+        "The probability that a stage draws each operation, as in Figure 2 of the paper. All begin equal; the "
+        f"validation gradient favours the operations whose lines rise.{grey} {_READ}",
         _stage_panels(trajectory, "selection"),
         y_label="probability of selection",
         percent=True,
@@ -33,9 +33,9 @@ def policy_charts(run: Run) -> list[Chart]:
     )
     application = Chart(
         "application",
-        "How often it applies what it chose",
-        "Once drawn, an operation is applied with this probability; otherwise the image stays as it is at that stage. "
-        f"A line that falls is an operation the policy has learned to use sparingly. {_READ}",
+        "Application",
+        "The probability that a stage applies an operation it has drawn; otherwise it leaves the image unchanged. "
+        f"The policy uses operations whose lines fall less often. {_READ}",
         _stage_panels(trajectory, "application"),
         y_label="probability of application",
         percent=True,
@@ -45,11 +45,11 @@ def policy_charts(run: Run) -> list[Chart]:
     magnitudes = _magnitude_panels(trajectory, run.policy)
     if magnitudes:
         caption = (
-            "The strength of each operation in its own unit; the bottom of each panel changes nothing, the top is "
-            "the strongest allowed. Signed operations go either way by a fair coin."
+            "The strength of each operation in its unit. The bottom of each panel leaves images unchanged; the top is "
+            "the strongest allowed. Signed operations go either way with equal probability."
         )
         charts.append(
-            Chart("magnitude", "How strongly", caption, magnitudes, y_label="strength", shaded=shaded, small=True)
+            Chart("magnitude", "Strength", caption, magnitudes, y_label="strength", shaded=shaded, small=True)
         )
     return charts
 
@@ -68,7 +68,7 @@ def _stage_panels(trajectory: Trajectory, name: str) -> list[Panel]:
 
 
 def _magnitude_panels(trajectory: Trajectory, policy: PolicySpec | None) -> list[Panel]:
-    """One panel an operation, in real units, which are written in policy.json."""
+    """Return a panel for each operation, in the units that policy.json has."""
     if policy is None or tuple(operation.name for operation in policy.operations) != trajectory.operations:
         return []
     panels = []
@@ -78,7 +78,7 @@ def _magnitude_panels(trajectory: Trajectory, policy: PolicySpec | None) -> list
         neutral, strongest = operation.range
         values = neutral + (strongest - neutral) * trajectory.values["magnitude"][:, :, index]
         series = [
-            Series(f"stage {stage + 1}", *thinned(trajectory.epochs, values[:, stage].tolist()), _other(stage))
+            Series(f"stage {stage + 1}", *thinned(trajectory.epochs, values[:, stage].tolist()), stage % COLOURS)
             for stage in range(values.shape[1])
         ]
         panels.append(Panel(series, f"{operation.name}\n{operation.unit}", (neutral, strongest)))
@@ -86,31 +86,31 @@ def _magnitude_panels(trajectory: Trajectory, policy: PolicySpec | None) -> list
 
 
 _ERRORS = {
-    "error": "The part of images that is misclassified. Training error counts augmented images, so it may lie above "
-    "validation error for good.",
-    "mIoU error": "One minus the mean over classes of intersection by union. In training, the part of pixels that are "
-    "wrong, of augmented images.",
-    "k-NN error": "The part of images whose class the nearest training images do not tell. In training, the part of "
-    "queries that are as near to another key as to their own.",
+    "error": "The fraction of misclassified images. Training error counts augmented images, so it may stay above "
+    "validation error.",
+    "mIoU error": "One minus the mean intersection over union of the classes. In training, the fraction of wrong "
+    "pixels in augmented images.",
+    "k-NN error": "The fraction of images that their nearest training images misclassify. In training, the fraction "
+    "of queries that are as near to another key as to their own.",
 }
 
 
 def learning_charts(run: Run) -> list[Chart]:
-    """Loss and error of training, validation and test."""
+    """Return charts of loss and error in training, validation and test."""
     metrics, epochs = run.metrics, _column(run.metrics, "epoch")
-    cross = "" if run.result.get("test_error") is None else " The cross is the test set, seen once at the end."
+    cross = "" if run.result.get("test_error") is None else " The cross is the test set, evaluated once at the end."
     charts = []
     for key, title, caption in (
         (
             "loss",
             "Loss",
-            "Training loss is measured while learning, on augmented images; validation loss on images as they are, "
-            f"so the two do not lie on one scale.{cross}",
+            "Training loss is measured on augmented images while training, validation loss on unchanged images, so "
+            f"the two are not on one scale.{cross}",
         ),
         (
             "error",
-            run.error[0].upper() + run.error[1:],
-            _ERRORS.get(run.error, _ERRORS["error"]) + cross,
+            run.error_name[0].upper() + run.error_name[1:],
+            _ERRORS.get(run.error_name, _ERRORS["error"]) + cross,
         ),
     ):
         series = [
@@ -127,7 +127,7 @@ def learning_charts(run: Run) -> list[Chart]:
 
 
 def health_charts(run: Run) -> list[Chart]:
-    """Whether the hypergradient can be trusted."""
+    """Return charts that show whether the hypergradient is reliable."""
     outer = run.outer
     if not outer.get("step"):
         return []
@@ -147,9 +147,9 @@ def health_charts(run: Run) -> list[Chart]:
             Chart(
                 "norms",
                 "Size of the hypergradient",
-                "One point an outer step (of more than 600, means over neighbours), on a logarithmic scale. Lines that "
-                "run away upwards mean a diverging solver: a smaller --outer.scale helps. A policy gradient near "
-                "nothing has nothing left to say.",
+                "One point for each outer step (beyond 600, means over neighbours), on a logarithmic scale. Lines that "
+                "grow without bound mean a diverging solver: a smaller outer.scale helps. A policy gradient near zero "
+                "no longer changes the policy.",
                 [Panel(norms)],
                 x_label="step",
                 y_label="norm",
@@ -158,8 +158,8 @@ def health_charts(run: Run) -> list[Chart]:
         )
     kinds = {
         **{kind: kind for kind in ("selection", "application", "magnitude")},
-        "selection_deviations": "selection, of each class",
-        "selection_outputs": "selection, of each image",
+        "selection_deviations": "selection by class",
+        "selection_outputs": "selection by image",
     }
     signals = [
         Series(name, *thinned(*_known(steps, _floored(outer.get(f"signal_{kind}", []), 1e-5))), style)
@@ -171,24 +171,24 @@ def health_charts(run: Run) -> list[Chart]:
             Chart(
                 "signal",
                 "Signal in the policy's gradient",
-                "The squared signal-to-noise ratio of one outer step, from what consecutive steps have in common. At "
-                "0.01 it takes some hundred steps until the signal outweighs the noise. On the lower edge: no signal "
-                "that can be told from noise.",
+                "The squared signal-to-noise ratio of one outer step, estimated from the agreement of consecutive "
+                "steps. At 0.01 the signal outweighs the noise after about a hundred steps. A line on the lower edge "
+                "means no measurable signal.",
                 [Panel(signals)],
                 x_label="step",
                 y_label="signal ÷ noise",
                 logarithmic=True,
             )
         )
-    # A logarithmic axis has no zero: what is solved lies on its lower edge.
+    # A logarithmic axis has no zero: solved systems lie on its lower edge.
     residual = _known(steps, _floored(outer.get("residual", []), 1e-9))
     if residual[0]:
         charts.append(
             Chart(
                 "residual",
-                "How well the linear system is solved",
-                "‖v − Hq‖ / ‖v‖: 0 is solved, 1 is what no work at all gives. A few Neumann terms stay near 1. That "
-                "it runs away without end would be a bad sign.",
+                "Accuracy of the linear solve",
+                "‖v − Hq‖ / ‖v‖: 0 is an exact solution, 1 no improvement on q = 0. A few Neumann terms stay near 1. "
+                "Growth without bound would be a bad sign.",
                 [Panel([Series("residual", *thinned(*residual), 0)])],
                 x_label="step",
                 y_label="relative residual",
@@ -199,7 +199,7 @@ def health_charts(run: Run) -> list[Chart]:
 
 
 def cost_charts(run: Run) -> list[Chart]:
-    """Time and memory of training and of learning the policy."""
+    """Return charts of time and memory, of training and of learning the policy."""
     timing = run.timing
     epochs, seconds = _column(timing, "epoch"), timing.get("seconds", [])
     if not epochs or not any(seconds):
@@ -216,9 +216,9 @@ def cost_charts(run: Run) -> list[Chart]:
         Chart(
             "time",
             "Time",
-            "Seconds an epoch: steps of the weights, and outer steps of the policy. Evaluation is not counted. The "
-            "second line over the first is what learning the policy costs. Waiting for images, "
-            "where they are read while training, is part of both.",
+            "Seconds per epoch, without evaluation: steps of the weights, and outer steps of the policy. The ratio of "
+            "the second line to the first is the relative cost of learning the policy. Both include waiting for "
+            "images that are read while training.",
             [Panel(series)],
             y_label="seconds",
         )
@@ -233,8 +233,8 @@ def cost_charts(run: Run) -> list[Chart]:
             Chart(
                 "memory",
                 "Memory",
-                "Peak memory: on a GPU what torch held there, before the first outer step and after; on the CPU the "
-                "most the whole process has taken so far, where the two cannot be told apart.",
+                "Peak memory. On a GPU: memory that torch held there, before the first outer step and after. On the "
+                "CPU: memory of the whole process so far, without this distinction.",
                 [Panel(memory)],
                 y_label="MiB",
             )
@@ -251,10 +251,6 @@ def _floored(values: Sequence[float | None], least: float) -> list[float | None]
 
 
 def _known(x: Sequence[float], y: Sequence[float | None]) -> tuple[list[float], list[float | None]]:
-    """Only the places where something was measured, so that a line joins them."""
+    """Keep the points with a value, so that a line joins them."""
     pairs = [(place, value) for place, value in zip(x, y, strict=False) if value is not None]
     return [place for place, _ in pairs], [value for _, value in pairs]
-
-
-def _other(index: int) -> int:
-    return index % COLOURS

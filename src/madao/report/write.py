@@ -1,4 +1,4 @@
-"""From run directories to a file people open."""
+"""The files of a report."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,16 +10,22 @@ from madao.report.run import Run
 
 
 def write_report(runs: Sequence[Run], path: Path, figures: bool = True, left_out: Sequence[str] = ()) -> list[Path]:
-    """Write the page to `path` and its figures to the folder `NAME-figures` beside it; returns what was written.
+    """Write a page, and its figures to the folder `NAME-figures` beside it.
 
-    `left_out` says what could not be shown. Of several runs the figures are those that compare them: a run's own come
-    with the report of that run.
+    Args:
+        runs: The runs to show. Several of them are compared, and only the figures of the comparison become files.
+        path: The HTML file.
+        figures: Whether to write figures as files.
+        left_out: Messages about runs that cannot be shown.
+
+    Returns:
+        The files written, the page first.
     """
     made = page(runs, compare(runs) if len(runs) > 1 else [], left_out)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".part")
     try:
-        # Names that are no text, as file systems allow, are shown as they can be.
+        # File systems allow names that are not valid text.
         temporary.write_text(made.text, encoding="utf-8", errors="backslashreplace")
         temporary.replace(path)
     finally:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.hypergrad import Deflated, Identity, Problem, Status, hypergradient
-from madao.hypergrad.result import Solution
+from madao.hypergrad import Deflated, Identity, Problem, Solution, Status, System, hypergradient
 from madao.hypergrad.solvers.deflated import solve_positive
+from madao.hypergrad.solvers.gradient_history import GradientHistory
 from tests.helpers.problems import quadratic
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -25,13 +25,15 @@ def parts(flat: Tensor) -> tuple[Tensor, ...]:
 
 def fed(solver: Deflated, v: Tensor, gradients: list[Tensor]) -> tuple[Solution, Tensor]:
     """Call after call with these gradients: what the last one found, and what is remembered then."""
-    recent: Tensor | None = None
+    state = solver.prepare(None, parts(v), check=False)
     for gradient in gradients:
-        found = solver.solve(parts(v), parts(gradient), recent)
-        assert found.newest is not None
-        recent = solver.remembered(recent, found.newest)
-    assert recent is not None
-    return found, recent
+        found = solver.solve(system(v, gradient), state)
+        state.add(found.carry)
+    return found, state.rows
+
+
+def system(v: Tensor, gradient: Tensor) -> System:
+    return System(parts(v), gradient=lambda: parts(gradient))
 
 
 def written_out(v: Tensor, gradients: list[Tensor], damping: float) -> Tensor:
@@ -53,11 +55,11 @@ def test_it_is_the_inverse_written_out(count: int, damping: float) -> None:
 
 
 def test_parts_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    v, gradient, recent = random(10), random(10), random(2, 10)
-    whole = Deflated(memory=3).solve(parts(v), parts(gradient), recent).vector
+    given, state = system(random(10), random(10)), GradientHistory(random(2, 10))
+    whole = Deflated(memory=3).solve(given, state).vector
     for size in (1, 3, 5, 9):
         monkeypatch.setattr("madao.hypergrad.solvers.deflated._PART", size)
-        torch.testing.assert_close(Deflated(memory=3).solve(parts(v), parts(gradient), recent).vector, whole)
+        torch.testing.assert_close(Deflated(memory=3).solve(given, state).vector, whole)
 
 
 def test_of_more_gradients_than_it_remembers_the_oldest_are_forgotten() -> None:
@@ -69,14 +71,14 @@ def test_of_more_gradients_than_it_remembers_the_oldest_are_forgotten() -> None:
 def test_what_training_achieves_by_itself_is_taken_out() -> None:
     """The part of v along the inner gradient is λ / (1 + λ) of what it was; the rest stays."""
     along, across = torch.eye(10, dtype=torch.float64)[:2]
-    (first, second) = Deflated(memory=4, damping=0.01).solve(parts(50 * along + across), parts(-7 * along)).vector
+    (first, second) = Deflated(memory=4, damping=0.01).solve(system(50 * along + across, -7 * along)).vector
     left = torch.cat([first.flatten(), second])
     torch.testing.assert_close(left, 50 * 0.01 / 1.01 * along + across)
 
 
 def test_a_gradient_of_zero_takes_nothing_out() -> None:
     v = random(10)
-    found = Deflated(memory=2).solve(parts(v), parts(torch.zeros(10, dtype=torch.float64)))
+    found = Deflated(memory=2).solve(system(v, torch.zeros(10, dtype=torch.float64)))
     torch.testing.assert_close(torch.cat([p.flatten() for p in found.vector]), v)
 
 
@@ -103,7 +105,7 @@ def test_a_hypergradient_by_it_is_that_of_its_q() -> None:
     torch.testing.assert_close(found.grads, direct - mixed.T @ q)
     assert found.stats.products == 0
     assert found.stats.residual is None
-    again = hypergradient(problem, Deflated(memory=3), recent=found.recent)
+    again = hypergradient(problem, Deflated(memory=3), state=found.state)
     torch.testing.assert_close(again.solution, written_out(v, [gradient, gradient], 0.01))
 
 
@@ -139,13 +141,12 @@ def test_half_precision_is_computed_with_in_single() -> None:
 
 def test_recent_gradients_of_something_else_are_refused() -> None:
     known = quadratic()
-    recent = hypergradient(known.problem, Deflated(memory=3)).recent
-    assert recent is not None
-    with pytest.raises(ValueError, match=r"have the shape \[3, .*\], got \[2, "):
-        hypergradient(known.problem, Deflated(memory=4), recent=recent)
-    with pytest.raises(ValueError, match=r"only Deflated\(\) has recent gradients, got Identity"):
-        hypergradient(known.problem, Identity(), recent=recent)
-    assert hypergradient(known.problem, Identity()).recent is None
+    state = hypergradient(known.problem, Deflated(memory=3)).state
+    with pytest.raises(ValueError, match=r"shape \[3, .*\], got \[2, "):
+        hypergradient(known.problem, Deflated(memory=4), state=state)
+    with pytest.raises(ValueError, match="has no state"):
+        hypergradient(known.problem, Identity(), state=state)
+    assert hypergradient(known.problem, Identity()).state is None
 
 
 @pytest.mark.parametrize("size", [1, 2, 9])

@@ -15,12 +15,13 @@ from madao.hypergrad import (
     FunctionalModel,
     GaussNewton,
     Problem,
+    Solution,
     Status,
+    System,
     Traced,
     hypergradient,
 )
 from madao.hypergrad.autodiff.products import SecondOrder
-from madao.hypergrad.result import Solution
 
 GENERATOR = torch.Generator().manual_seed(0)
 
@@ -114,7 +115,10 @@ def parts(flat: Tensor) -> tuple[Tensor, ...]:
 
 
 def solved(matrix: Tensor, v: Tensor, solver: GaussNewton | ConjugateGradient) -> Solution:
-    return solver.solve(lambda direction: parts(matrix @ joined(direction)), parts(v))
+    def product(direction: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return parts(matrix @ joined(direction))
+
+    return solver.solve(System(parts(v), product, product))
 
 
 def test_as_many_steps_as_dimensions_are_the_inverse() -> None:

@@ -3,13 +3,12 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
-from unittest import mock
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from madao.hypergrad.autodiff.torch_compat import PROCESS_LOCK, Replaced, uncompiled
 from madao.hypergrad.pytree import HALF, at_least_single
 
 Mode = Literal["train", "eval", "keep"]
@@ -57,33 +56,16 @@ class FunctionalModel:
         # Copies, so that a module which writes to its buffers, as BatchNorm to its statistics, writes to those.
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         with contextlib.ExitStack() as stack:
+            stack.enter_context(PROCESS_LOCK)
             stack.enter_context(in_mode(self.model, self.mode))
             stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
-            stack.enter_context(_twice_differentiable())
+            stack.enter_context(torch.compiler.set_stance("force_eager"))  # compiled code has no second derivative
+            stack.enter_context(Replaced(_TWICE_DIFFERENTIABLE))
             if self.autocast is not None:
                 # Without the cache of converted weights, which forgets their forward-mode derivative.
                 stack.enter_context(torch.autocast(device.type, dtype=self.autocast, cache_enabled=False))
             _seed(self.seed, device)
             return torch.func.functional_call(self.model, {**params, **buffers}, inputs, keywords)
-
-
-@contextlib.contextmanager
-def _twice_differentiable() -> Iterator[None]:
-    """Attention, dropout and norms so that they have second derivatives, the same in every mode of differentiation.
-
-    The fused kernels of attention have none. torch's dropout fills its mask in the order of the input's memory, which
-    forward mode may change. Its norms, given half-precision inputs, have forward derivatives of another dtype.
-    """
-    replaced = {"scaled_dot_product_attention": _attention, "dropout": _dropout}
-    replaced |= {name: _in_single_precision(getattr(F, name)) for name in ("batch_norm", "group_norm", "layer_norm")}
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # for callers that hold a reference of their own
-        stack.enter_context(torch.compiler.set_stance("force_eager"))  # compiled code has no second derivative
-        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
-        torch.backends.mha.set_fastpath_enabled(False)
-        for name, function in replaced.items():
-            stack.enter_context(mock.patch.object(F, name, function))
-        yield
 
 
 def _in_single_precision(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -142,10 +124,24 @@ def _attention(
     return _dropout(scores.softmax(-1).masked_fill(blank, 0), dropout_p) @ value
 
 
+_NORMS = (F.batch_norm, F.group_norm, F.layer_norm)
+_TWICE_DIFFERENTIABLE: dict[Callable[..., Any], Callable[..., Any]] = {
+    F.scaled_dot_product_attention: _attention,
+    F.dropout: _dropout,
+    **{function: _in_single_precision(function) for function in _NORMS},
+}
+"""Functions with second derivatives that are the same in every mode of differentiation, by those that lack them.
+
+The fused kernels of attention have no second derivative. torch's dropout fills its mask in the order of the input's
+memory, which forward mode may change. Its norms of half-precision inputs have forward derivatives of another dtype. The
+fast paths of transformer layers are off in any case, since a mode is active.
+"""
+
+
 def unwrap(model: nn.Module) -> nn.Module:
     """The module inside a compiled or data-parallel one."""
     while True:
-        inside = getattr(model, "_orig_mod", None)
+        inside = uncompiled(model)
         if inside is None and isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             inside = model.module
         if inside is None:

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch import fx
 
+from madao.hypergrad.autodiff.torch_compat import is_in_place
+
 _VIEWS = {
     torch.ops.aten.view.default,
     torch.ops.aten.expand.default,
@@ -36,7 +38,7 @@ def linearised(module: fx.GraphModule, linear: Iterable[int]) -> tuple[fx.GraphM
             moving.add(node)
     needed, residuals = _needed(module, moving)
     for node in needed:
-        if node.op == "call_function" and getattr(getattr(node.target, "_schema", None), "is_mutable", False):
+        if node.op == "call_function" and is_in_place(node.target):
             raise ValueError(f"the graph writes in place ({node.target}); make it functional first")
     first = fx.Graph()
     copies = {node: first.placeholder(node.name) for node in others}

@@ -12,17 +12,15 @@ All are pure: losses are evaluated at parameters handed to them, so that nothing
 import abc
 import contextlib
 import dataclasses
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
-from torch._functorch import eager_transforms
 from torch.autograd import forward_ad
 
 from madao.hypergrad import pytree
+from madao.hypergrad.autodiff.torch_compat import PROCESS_LOCK, grad_without_graph, load_forward_mode
 from madao.hypergrad.problem import SplitLoss, as_leaves, detached, mean
 from madao.hypergrad.pytree import Operator, OptionalVector, Vector
 
@@ -89,10 +87,10 @@ class ForwardOverReverse(SecondOrder):
     def products(self, loss: PureLoss, params: Vector, inputs: Vector) -> Operator:
         """V ↦ H v as the derivative of ∇θ f along v."""
         fixed = detached(inputs)
-        gradient = torch.func.grad(lambda p: mean(loss(p, fixed)))
 
         def product(direction: Vector, keep_graph: bool = False) -> Vector:
-            with _moving(detached(params), direction) as point, _graph_of_gradients(keep_graph):
+            gradient = _grad(lambda p: mean(loss(p, fixed)), keep_graph)
+            with _moving(detached(params), direction) as point:
                 return _tangents(gradient(point))
 
         return _with_fallback(product)
@@ -104,14 +102,14 @@ class ForwardOverReverse(SecondOrder):
         fixed, moved = detached(inputs), detached(wanted(inputs))
 
         def value_and_gradient(direction: Vector, keep_graph: bool = False) -> Vector:
-            with _moving(detached(params), direction) as point, _graph_of_gradients(keep_graph):
+            with _moving(detached(params), direction) as point:
 
                 def mean_and_value(x: Vector) -> tuple[Tensor, Tensor]:
                     placed = zip(fixed, scatter_grads(x, inputs), strict=True)
                     value = loss(point, tuple(still if moving is None else moving for still, moving in placed))
                     return mean(value), value
 
-                gradient, value = torch.func.grad(mean_and_value, has_aux=True)(moved)
+                gradient, value = _grad(mean_and_value, keep_graph, has_aux=True)(moved)
                 return _tangents((value, *gradient))
 
         slope, *gradient = _with_fallback(value_and_gradient)(direction)
@@ -253,11 +251,11 @@ def gauss_newton_product(loss: SplitLoss, params: Vector, direction: Vector, inp
     def outputs(*point: Tensor) -> Tensor:
         return loss.outputs(point, inputs)
 
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*torch.jit.script.*", category=Warning)
-        here, moved = torch.func.jvp(outputs, params, direction)[:2]
     slope = torch.func.grad(lambda found: mean(loss.of_outputs(found, inputs)))
-    curved = torch.func.jvp(slope, (here,), (moved,))[1]
+    load_forward_mode()
+    with PROCESS_LOCK:
+        here, moved = torch.func.jvp(outputs, params, direction)[:2]
+        curved = torch.func.jvp(slope, (here,), (moved,))[1]
     result: Vector = torch.func.vjp(outputs, *params)[1](curved)
     return result
 
@@ -290,28 +288,14 @@ def _moving(params: Vector, direction: Vector) -> Iterator[Vector]:
     Gradients inside are taken with `torch.func.grad`, a level above: a plain backward pass would record a graph of the
     tangents beside that of the values, and need twice the memory.
     """
-    with forward_ad.dual_level(), torch.no_grad(), warnings.catch_warnings():
-        # torch's own forward-mode code is scripted, and says so at first use.
-        warnings.filterwarnings("ignore", ".*torch.jit.script.*", category=Warning)
+    load_forward_mode()
+    with PROCESS_LOCK, forward_ad.dual_level(), torch.no_grad():
         yield tuple(forward_ad.make_dual(p, d.detach()) for p, d in zip(params, direction, strict=True))
 
 
-@contextlib.contextmanager
-def _graph_of_gradients(keep: bool) -> Iterator[None]:
-    """Whether `torch.func.grad` keeps the graph of the gradient it returns, as it always does of itself.
-
-    Nothing here differentiates that gradient in reverse, and its graph is half of the memory. No public switch exists.
-    """
-    private = getattr(eager_transforms, "_autograd_grad", None)
-    if keep or private is None:
-        yield
-        return
-
-    def without_graph(*arguments: Any, **keywords: Any) -> Any:
-        return private(*arguments, **(keywords | {"create_graph": False}))
-
-    with mock.patch.object(eager_transforms, "_autograd_grad", without_graph):
-        yield
+def _grad(function: Callable[[Vector], Any], keep_graph: bool, has_aux: bool = False) -> Callable[[Vector], Any]:
+    """Return the gradient of a function. Its own graph, half of the memory, is kept only on demand."""
+    return torch.func.grad(function, has_aux=has_aux) if keep_graph else grad_without_graph(function, has_aux)
 
 
 def _tangents(duals: Vector) -> Vector:

@@ -11,20 +11,24 @@ the rest.
 
 import contextlib
 import dataclasses
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
-from torch._functorch import config as functorch_config
 
 from madao.hypergrad.autodiff import norms
 from madao.hypergrad.autodiff.fuse_convs import merge_convolutions
 from madao.hypergrad.autodiff.linearise import linearised
 from madao.hypergrad.autodiff.products import PureLoss, SecondOrder, gauss_newton_product, scatter_grads, wanted
+from madao.hypergrad.autodiff.torch_compat import (
+    Replaced,
+    activation_memory_budget,
+    load_forward_mode,
+    trace,
+    without_repeats,
+)
 from madao.hypergrad.problem import SplitLoss, as_leaves, detached, mean
 from madao.hypergrad.pytree import Operator, OptionalVector, Vector
 
@@ -38,6 +42,16 @@ _OPTIONS: dict[str, Any] = {"force_layout_optimization": True}
 
 _NORMS = ("_batch_norm", "_layer_norm", "_group_norm", "_rms_norm")
 """In the names of torch's own norms: none is left where `norms.py` stands in for them."""
+
+
+_DEFINITIONS = {
+    F.batch_norm: norms.batch_norm,
+    F.layer_norm: norms.layer_norm,
+    F.rms_norm: norms.rms_norm,
+    F.group_norm: norms.group_norm,
+    F.instance_norm: norms.instance_norm,
+}
+"""Norms by their definition: torch differentiates its own in forward mode by formulas that are wrong in reverse."""
 
 
 class UntraceableError(RuntimeError):
@@ -92,7 +106,8 @@ class Traced(SecondOrder):
         """D_q ℓ by forward mode, and its gradient in the inputs by reverse mode over that."""
         leaves = as_leaves(inputs)
         graph, arguments = self._along("directional", _tangent_of, loss, params, direction, inputs)
-        with torch.enable_grad(), functorch_config.patch(activation_memory_budget=_MEMORY_BUDGET):
+        budget = activation_memory_budget(_MEMORY_BUDGET) if self.compile else contextlib.nullcontext()
+        with torch.enable_grad(), budget:
             slope: Tensor = graph(*arguments, *leaves)
         if not slope.requires_grad:
             return slope, scatter_grads([torch.zeros_like(leaf) for leaf in wanted(leaves)], leaves)
@@ -218,13 +233,10 @@ def _gauss_newton(loss: SplitLoss, count: int) -> Callable[..., Vector]:
 
 def traced(function: Callable[..., Any], arguments: Vector) -> fx.GraphModule:
     """The function as a graph of tensor operations, for arguments of these shapes."""
-    from torch.fx.experimental.proxy_tensor import make_fx  # which takes a while to import
-
-    trace = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)
-    with _decomposed_norms(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*torch.jit.script.*", category=Warning)
+    load_forward_mode()
+    with Replaced(_DEFINITIONS):
         try:
-            graph: fx.GraphModule = trace(*arguments)
+            graph = trace(function, arguments)
         except Exception as error:  # of many kinds, from many places in torch
             raise UntraceableError(f"the loss cannot be traced ({type(error).__name__}: {error})") from error
     for node in graph.graph.nodes:
@@ -240,21 +252,10 @@ def traced(function: Callable[..., Any], arguments: Vector) -> fx.GraphModule:
 
 def _without_repeats(module: fx.GraphModule) -> fx.GraphModule:
     """What is computed twice, as the forward pass may be, computed once."""
-    from torch._functorch.compile_utils import fx_graph_cse  # which takes seconds to import
-
     known: dict[int, fx.Node] = {}
     for node in module.graph.nodes:
         if node.op == "get_attr":  # which would be told apart by their names
             first = known.setdefault(id(getattr(module, node.target)), node)
             if first is not node:
                 node.replace_all_uses_with(first)
-    return fx.GraphModule(module, fx_graph_cse(module.graph))
-
-
-@contextlib.contextmanager
-def _decomposed_norms() -> Iterator[None]:
-    """Norms by their definition: torch differentiates its own in forward mode by formulas that are wrong in reverse."""
-    with contextlib.ExitStack() as stack:
-        for name in ("batch_norm", "layer_norm", "rms_norm", "group_norm", "instance_norm"):
-            stack.enter_context(mock.patch.object(F, name, getattr(norms, name)))
-        yield
+    return fx.GraphModule(module, without_repeats(module.graph))

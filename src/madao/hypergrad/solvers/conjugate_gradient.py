@@ -4,12 +4,12 @@ import dataclasses
 import math
 
 from madao.hypergrad import pytree
-from madao.hypergrad.pytree import Operator, Vector
 from madao.hypergrad.result import Solution, Status
+from madao.hypergrad.solvers.solver import Solver, System
 
 
 @dataclasses.dataclass(frozen=True)
-class ConjugateGradient:
+class ConjugateGradient(Solver):
     """Solves (H + damping · I) q = v. Exact after as many steps as H has different eigenvalues.
 
     Attributes:
@@ -28,8 +28,9 @@ class ConjugateGradient:
         if self.damping < 0 or self.tolerance < 0:
             raise ValueError(f"tolerance and damping must be at least 0, got {self.tolerance} and {self.damping}")
 
-    def solve(self, operator: Operator, v: Vector) -> Solution:
+    def solve(self, system: System, state: None = None) -> Solution:
         """Iterate from zero; where the curvature along a direction is not positive, keep what there is."""
+        v = system.v
         solution, residual, direction = pytree.zeros_like(v), v, v
         squared = float(pytree.dot(residual, residual))
         start = math.sqrt(squared)
@@ -41,7 +42,7 @@ class ConjugateGradient:
             if math.sqrt(squared) <= self.tolerance * start:
                 status = Status.CONVERGED
                 break
-            image = pytree.add(operator(direction), direction, self.damping)
+            image = pytree.add(system.hessian(direction), direction, self.damping)
             products += 1
             curvature = float(pytree.dot(direction, image))
             if curvature <= 0:

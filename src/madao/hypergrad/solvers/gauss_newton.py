@@ -4,17 +4,18 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from madao.hypergrad import pytree
-from madao.hypergrad.pytree import Operator, Vector
 from madao.hypergrad.result import TOLERANCE, Solution, Status
+from madao.hypergrad.solvers.solver import Solver, System
 
 
 @dataclasses.dataclass(frozen=True)
-class GaussNewton:
+class GaussNewton(Solver):
     """q ∝ (G + λI)⁻¹ v, G = Jᵀ S J: J the Jacobian of a network's outputs, S the Hessian of the mean loss in them.
 
     G is the Hessian without the curvature of the network itself, and where the loss is convex in the outputs, as
@@ -34,6 +35,9 @@ class GaussNewton:
             optimizer of φ that normalises its steps would learn from the longest alone. None for the inverse's own.
     """
 
+    needs_independent_draw: ClassVar[bool] = True
+    checkable: ClassVar[bool] = False
+
     steps: int = 10
     damping: float = 0.01
     scale: float | None = 1.0
@@ -46,11 +50,12 @@ class GaussNewton:
         if self.scale is not None and not self.scale > 0:
             raise ValueError(f"scale must be above 0, got {self.scale}")
 
-    def solve(self, operator: Operator, v: Vector) -> Solution:
+    def solve(self, system: System, state: None = None) -> Solution:
         """Iterate from zero."""
+        v = system.v
 
         def product(flat: Tensor) -> Tensor:
-            return pytree.flat(operator(pytree.shaped(flat, v)))
+            return pytree.flat(system.gauss_newton(pytree.shaped(flat, v)))
 
         residual = direction = pytree.flat(v)
         tiny = torch.finfo(residual.dtype).tiny
@@ -73,6 +78,10 @@ class GaussNewton:
         norms = torch.stack(squares).double().sqrt()
         left = norms[-1] / norms[0].clamp(min=tiny)
         return Solution(pytree.shaped(solution, v), norms, left, self.steps, _status)
+
+    def for_comparison(self) -> "GaussNewton":
+        """Return the same solver with two steps: on a few images, rounding decides where more steps lead."""
+        return dataclasses.replace(self, steps=2)
 
 
 def _status(norms: Sequence[float], residual: float | None) -> Status:

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from madao.hypergrad import pytree
-from madao.hypergrad.pytree import Operator, Vector
 from madao.hypergrad.result import Solution, Status
+from madao.hypergrad.solvers.solver import Solver, System
 
 
 @dataclasses.dataclass(frozen=True)
-class Nystrom:
+class Nystrom(Solver):
     """q = (H_k + damping · I)⁻¹ v, H_k of rank k from H's action on k random directions.
 
     With Ω orthonormal random directions, C = HΩ and W = ΩᵀHΩ: H_k = C W⁺ Cᵀ. Exact where H has rank at most k. k
@@ -34,14 +34,15 @@ class Nystrom:
         if not self.damping > 0:
             raise ValueError(f"damping must be above 0, got {self.damping}")
 
-    def solve(self, operator: Operator, v: Vector) -> Solution:
+    def solve(self, system: System, state: None = None) -> Solution:
         """Sketch H, then solve by the Woodbury identity in the k-dimensional space of its columns."""
+        v = system.v
         flat = pytree.flat(v).double()
         rank = min(self.rank, len(flat))
         generator = torch.Generator(flat.device).manual_seed(self.seed)
         directions = torch.randn(len(flat), rank, generator=generator, device=flat.device, dtype=torch.float64)
         directions = torch.linalg.qr(directions).Q
-        images = [operator(pytree.shaped(column, v)) for column in directions.T]
+        images = [system.hessian(pytree.shaped(column, v)) for column in directions.T]
         columns = torch.stack([pytree.flat(image).double() for image in images], dim=1)
         core = directions.T @ columns
         core = (core + core.T) / 2
