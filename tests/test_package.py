@@ -106,7 +106,7 @@ PUBLIC = {
     "madao.integrations": set(),
     "madao.integrations.lightning": {"PolicyCallback"},
     "madao.integrations.transformers": {"PolicyTrainer"},
-    "madao.outer": {"OuterStep", "PolicyOptimizer"},
+    "madao.outer": {"ComputeOptions", "OuterStep", "PolicyOptimizer"},
     "madao.export": {"TARGETS", "Target", "export"},
     "madao.ops": {"OPERATIONS", "PAPER", "Operation", "choose", "dispatch", "find", "register"},
     "madao.tasks": {"Classification", "Draws", "Metric", "MoCo", "KNN", "EvalResult", "Segmentation", "Task"},

@@ -95,7 +95,7 @@ def close(count: float, of: int, probability: float) -> bool:
 
 
 @pytest.mark.parametrize("target", [*TARGETS, "json"])
-def test_the_law_of_what_was_written(target: str, tmp_path: Path) -> None:
+def test_exported_files_draw_with_the_probabilities_of_the_policy(target: str, tmp_path: Path) -> None:
     draws = draws_of(SPEC, target, tmp_path)
     total_signs = []
     for number, stage in enumerate(SPEC.stages):
@@ -177,7 +177,7 @@ def test_strengths_lie_evenly_below_the_strongest(target: str, tmp_path: Path) -
     assert abs(np.corrcoef(signs, np.concatenate(signed))[0, 1]) < 0.04, "neither knows of the other"
 
 
-def test_one_image_is_drawn_for_as_a_batch_is() -> None:
+def test_one_image_and_a_batch_have_the_same_draws() -> None:
     engine = ImageAugmenter(JITTERED)
     assert engine.uniforms == 12
     assert ImageAugmenter(SPEC).uniforms == 9

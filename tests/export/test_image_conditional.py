@@ -1,4 +1,4 @@
-"""Policies that look at images in other libraries: those that show their transforms the image draw by it."""
+"""Exports of policies that depend on the image."""
 
 import random
 import re
@@ -56,7 +56,7 @@ def loaded(folder: Path) -> FrozenPolicy:
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 @pytest.mark.parametrize("size", [(16, 16), (32, 48), (240, 160), (7, 13), (21, 27), (150, 200), (1, 40)])
-def test_pillow_sees_what_madao_sees(mode: str, size: tuple[int, int]) -> None:
+def test_features_from_pillow_equal_those_from_torch(mode: str, size: tuple[int, int]) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
     noise[: size[0] // 2] //= 3
     image = Image.fromarray(noise).convert(mode)
@@ -66,7 +66,7 @@ def test_pillow_sees_what_madao_sees(mode: str, size: tuple[int, int]) -> None:
     assert found[6:] == pytest.approx(expected[6:], abs=1.01 / 255)
 
 
-def test_the_file_that_needs_pillow_alone_has_the_law_of_the_image(tmp_path: Path) -> None:
+def test_the_python_file_has_the_probabilities_of_the_image(tmp_path: Path) -> None:
     module = load(SPEC, "python", tmp_path)
     selection, application, magnitude = loaded(tmp_path).law_of(IMAGES)
     names = {operation.name.lower(): index for index, operation in enumerate(SPEC.operations)}
@@ -115,7 +115,7 @@ def draws(target: str, folder: Path, image: Tensor, count: int) -> list[list[tup
 
 
 @pytest.mark.parametrize("target", ["torchvision", "albumentations", "timm", "python"])
-def test_what_is_written_draws_by_the_law_of_the_image(target: str, tmp_path: Path) -> None:
+def test_exported_files_draw_with_the_probabilities_of_the_image(target: str, tmp_path: Path) -> None:
     count, pair = 1200, IMAGES[[2, 37]]
     selection, application, _ = (table.double() for table in loaded(tmp_path).law_of(pair))
     selection /= selection.sum(-1, keepdim=True)
@@ -135,7 +135,7 @@ def test_what_is_written_draws_by_the_law_of_the_image(target: str, tmp_path: Pa
             assert stats.binomtest(applied, count, chance).pvalue > 1e-5
 
 
-def test_each_library_looks_at_the_image_it_augments(tmp_path: Path) -> None:
+def test_libraries_draw_by_the_image_they_augment(tmp_path: Path) -> None:
     spec = inverting_dark().spec()
     torchvision = PolicyTransform(spec)
     bright = torch.full_like(DARK, 235)
@@ -173,7 +173,7 @@ def test_each_library_looks_at_the_image_it_augments(tmp_path: Path) -> None:
         assert floats == pytest.approx(level / 255, abs=1e-5)
 
 
-def test_one_that_draws_before_it_sees_the_image_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kornia_refuses_policies_that_depend_on_the_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "policy.json"
     SPEC.save(source)
     with pytest.raises(ValueError, match="kornia draws before it sees the images; export to torchvision"):

@@ -1,4 +1,4 @@
-"""The file that needs Pillow alone, as text and as code."""
+"""The exported Python file, as text and as code."""
 
 import pickle
 import random
@@ -16,7 +16,7 @@ from madao.policy import OperationParams, PolicySpec
 from tests.helpers.exported import GEOMETRIC, assert_tidy, load, reference, single, uneven, with_swirl
 
 
-def test_it_holds_what_the_policy_draws_and_nothing_else() -> None:
+def test_the_file_holds_only_operations_that_are_drawn() -> None:
     text = export(single("Invert", 0.0), "python")
     assert "def invert" in text
     assert "def rotate" not in text

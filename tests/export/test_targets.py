@@ -166,7 +166,7 @@ def test_kornia(name: str) -> None:
         assert torch.equal(first, second)
 
 
-def test_what_left_the_frame_is_gone_from_the_mask_too() -> None:
+def test_masks_lose_the_parts_that_left_the_frame() -> None:
     """Out on one side and back: the image has lost what was pushed out, so the mask must have."""
     operations = (OPERATIONS["TranslateX"],)
     spec = PolicySpec(operations, ((OperationParams(1.0, 1.0, 0.4),), (OperationParams(1.0, 1.0, 0.4),)))

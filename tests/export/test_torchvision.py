@@ -12,7 +12,10 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from madao import Policy
+from madao import Policy, Uniform
+from madao.export.albumentations import PolicyTransform as ForAlbumentations
+from madao.export.kornia import PolicyTransform as ForKornia
+from madao.export.timm import PolicyTransform as ForTimm
 from madao.export.torchvision import PolicyTransform
 from madao.policy import FrozenPolicy, PolicySpec
 from tests.helpers.exported import draw_of, reference, single, uneven, with_swirl
@@ -86,6 +89,19 @@ def test_a_policy_can_be_given_in_any_form(tmp_path: Any) -> None:
         assert PolicyTransform(given).policy.spec == policy.spec()
 
 
+@pytest.mark.parametrize("kind", [PolicyTransform, ForKornia, ForTimm, ForAlbumentations])
+def test_exports_of_a_policy_in_evaluation_mode_still_augment(kind: Any) -> None:
+    policy = Uniform(1, ["Invert"], application=1.0).eval()
+    transform, image = kind(policy), np.full((4, 4, 3), 20, np.uint8)
+    if isinstance(transform, torch.nn.Module):
+        found = transform.eval()(torch.full((1, 3, 4, 4), 20 / 255))
+        assert found == pytest.approx(torch.full((1, 3, 4, 4), 235 / 255))
+    elif kind is ForTimm:
+        assert transform(Image.fromarray(image)).getpixel((0, 0)) == (235,) * 3
+    else:
+        assert (transform(image=image)["image"] == 235).all()
+
+
 def test_an_operation_of_ones_own_moves_images_but_nothing_beside_them() -> None:
     transform = PolicyTransform(with_swirl())
     image = torch.rand(3, 5, 6)
@@ -95,7 +111,7 @@ def test_an_operation_of_ones_own_moves_images_but_nothing_beside_them() -> None
         PolicyTransform(with_swirl(1e-9))(tv_tensors.Image(image), tv_tensors.Mask(torch.zeros(5, 6)))
 
 
-def test_it_stands_in_a_pipeline_and_prints() -> None:
+def test_the_transform_works_in_a_pipeline_and_prints() -> None:
     transform = PolicyTransform(uneven())
     pipeline = v2.Compose([v2.RandomHorizontalFlip(), transform, v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
     image, label = pipeline(Image.fromarray(noise(16, 20, 3).numpy()), 3)

@@ -1,4 +1,4 @@
-"""The code of docs/integrations.md and of docstrings runs. The blocks of the page are `py`, since libraries warn here."""
+"""The code of docs/integrations.md and of docstrings runs. The page has `py` blocks, since libraries warn here."""
 
 import doctest
 import importlib

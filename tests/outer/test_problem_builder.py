@@ -61,6 +61,13 @@ def test_a_solver_that_takes_any_draw_has_the_images_that_are_scored(curvature_b
     assert torch.equal(labels, TRAIN[1][:5])
 
 
+def test_each_loss_has_its_own_mode() -> None:
+    outer = build(inner_mode="train", outer_mode="eval", solver=Neumann(2), curvature_batch=5)
+    problem = outer.builder.build(OuterRequest(), (*TRAIN, *VALIDATION))
+    modes = [term.loss.model.mode for (term,) in (problem.inner, problem.curvature, problem.outer)]  # type: ignore[union-attr,misc]
+    assert modes == ["train", "train", "eval"]
+
+
 @pytest.mark.parametrize("as_bytes", [False, True])
 def test_each_transform_sees_its_own_images(as_bytes: bool) -> None:
     def images(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

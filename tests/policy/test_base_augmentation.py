@@ -144,7 +144,7 @@ def test_draws_and_images_that_do_not_fit_are_refused() -> None:
             call()
 
 
-def test_what_is_kept_from_an_evaluation_can_be_trained_with() -> None:
+def test_constants_cached_in_inference_mode_allow_gradients() -> None:
     mean, std = (0.123, 0.4, 0.5), (0.2, 0.3, 0.321)  # not used elsewhere, so that evaluation asks first
     standard = BaseAugmentation(mean=mean, std=std)
     with torch.inference_mode():

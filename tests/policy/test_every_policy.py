@@ -1,4 +1,4 @@
-"""What holds for every policy, learned or not."""
+"""Properties of every policy, learned or not."""
 
 import copy
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The learned policy: its law, its gradients, its start."""
+"""The learned policy: its probabilities, gradients and start."""
 
 import copy
 import dataclasses
@@ -57,7 +57,7 @@ def law(policy: Policy) -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("relaxed", [False, True])
 @pytest.mark.parametrize("frozen", [False, True])
-def test_frequencies_match_the_law(frozen: bool, relaxed: bool) -> None:
+def test_frequencies_match_the_probabilities(frozen: bool, relaxed: bool) -> None:
     """Chi-square over 10⁵ draws: selection, application given the operation, sign; stages independent."""
     policy = uneven()
     selection, application, magnitude = law(policy)
@@ -241,7 +241,7 @@ def test_a_state_belongs_to_its_operations() -> None:
             other.load_state_dict(state)
 
 
-def test_a_half_precision_policy_keeps_its_law(crops: Tensor) -> None:
+def test_a_half_precision_policy_keeps_its_probabilities(crops: Tensor) -> None:
     policy = uneven()
     half = copy.deepcopy(policy).bfloat16()
     draw = half.sample(torch.empty(20_000, 1, 1, 1))

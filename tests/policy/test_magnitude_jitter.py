@@ -54,7 +54,7 @@ def test_the_derivative_is_that_of_the_strongest() -> None:
 
 
 @pytest.mark.parametrize("kind", [Policy, ClassPolicy, ImagePolicy])
-def test_it_is_in_the_file(kind: type[Policy], tmp_path: Path) -> None:
+def test_the_jitter_is_in_the_file(kind: type[Policy], tmp_path: Path) -> None:
     policy = ClassPolicy(3, magnitude_jitter=0.25) if kind is ClassPolicy else kind(magnitude_jitter=0.25)
     spec, path = policy.spec(), tmp_path / "policy.json"
     spec.save(path)
@@ -67,7 +67,7 @@ def test_it_is_in_the_file(kind: type[Policy], tmp_path: Path) -> None:
     assert '"version": 4' not in Policy().spec().dumps()
 
 
-def test_it_is_in_the_words() -> None:
+def test_the_table_says_up_to() -> None:
     text = str(Policy(operations=["Rotate", "Invert"], magnitude_jitter=0.5).spec())
     assert "up to ±19°" in text
     assert "up to –" not in text
@@ -100,5 +100,5 @@ def test_errors_name_the_field_of_the_file(old: str, new: str, message: str) -> 
 def test_a_run_has_it(method: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
     settings = ["--epochs=1", "--batch_size=256", "--tensorboard=false", "--device=cpu", f"--augment.method={method}"]
-    assert main(["train", *settings, "--augment.magnitude_jitter=0.5", f"--out={out}"]) == 0
+    assert main(["train", *settings, "--config={augment: {magnitude_jitter: 0.5}}", f"--out={out}"]) == 0
     assert PolicySpec.load(out / "policy.json").magnitude_jitter == 0.5

@@ -1,4 +1,4 @@
-"""Crops of another size than the image, scaled or not, against one image and one pixel at a time."""
+"""Crops and resized crops, compared with other libraries one image at a time."""
 
 import dataclasses
 import math
@@ -22,7 +22,7 @@ def boxes(*each: tuple[float, float, float, float]) -> Tensor:
 
 
 def many(count: int, height: int = 20, width: int = 30) -> Tensor:
-    """Of images only the shape matters to `sample`."""
+    """Return images without memory: `sample` only reads their shape."""
     return torch.empty(count, 1, 1, 1).expand(-1, -1, height, width)
 
 

@@ -54,14 +54,17 @@ def test_a_run_stops_resumes_and_is_measured(tmp_path: Path, capsys: pytest.Capt
         ([*MOCO, "--sync_batch_norm=true"], "--sync_batch_norm does not go with moco"),
         ([*MOCO, "--task.momentum=2"], "--task.momentum must lie between 0 and 1, got 2"),
         *(
-            ([*MOCO, "--task.bn_splits=8", "--outer.model_mode=train", f"--outer.{name}=20"], f"20 by --outer.{name}")
+            (
+                [*MOCO, "--task.bn_splits=8", f"--config={{outer: {{model_mode: train, {name}: 20}}}}"],
+                f"20 by --outer.{name}",
+            )
             for name in ("train_batch_size", "curvature_batch_size", "pathwise_batch_size", "microbatch")
         ),
         (["--task.name=segmentation"], "digits has no masks"),
         (["--data.name=shapes"], "shapes has masks"),
         ([*SEGMENTATION, "--outer.baseline=class-mean"], "class-mean needs a class for every image"),
         (
-            [*SEGMENTATION, "--optimizer.label_smoothing=0.1"],
+            [*SEGMENTATION, "--config={optimizer: {label_smoothing: 0.1}}"],
             "label_smoothing must be 0 for the task segmentation",
         ),
     ],

@@ -106,7 +106,7 @@ def test_a_run_leaves_a_policy_for_each_class_behind(tmp_path: Path) -> None:
     assert result.policy["Rotate"] == pytest.approx(run.policy.selection[:, names.index("Rotate")].mean().item())
     assert json.loads((tmp_path / "run" / "result.json").read_text())["classes"] == result.classes
     named = dataclasses.replace(by_class(tmp_path), out=None)
-    assert run_directory(named, "generated", "small-cnn").name == "generated-small-cnn-learned-class-0"
+    assert run_directory(named, "generated", "small-cnn").name == "generated-small-cnn-madao-class-0"
 
 
 def test_it_resumes_bit_for_bit(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_file_with_classes_is_a_method_for_the_same_classes(tmp_path: Path) ->
 
 
 def test_the_condition_belongs_to_the_learned_policy() -> None:
-    with pytest.raises(UserError, match=r"--augment.conditional_on belongs to the method learned, got uniform"):
+    with pytest.raises(UserError, match=r"`augment.conditional_on` belongs to the method learned, got uniform"):
         AugmentConfig(method="uniform", conditional_on="class")
-    with pytest.raises(UserError, match=r"--augment.shrinkage must be at least 0, got -1"):
+    with pytest.raises(UserError, match=r"`augment.shrinkage` must be at least 0, got -1"):
         AugmentConfig(shrinkage=-1)

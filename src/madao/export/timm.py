@@ -55,7 +55,7 @@ def insert(transform: PolicyTransform, into: Any) -> Any:
     """Insert a policy into the result of `timm.data.create_transform(..., is_training=True)`, and return that.
 
     The policy takes the place of timm's RandAugment: after crop and flip, before colour jitter and the conversion to a
-    tensor. timm skips colour jitter if it has a policy of its own; do the same with
+    tensor. With its own policy, timm leaves colour jitter out. Do the same:
     `create_transform(..., auto_augment=None, color_jitter=None)`.
 
     Args:

@@ -1,4 +1,4 @@
-"""Hypergradients: the gradient of an outer loss through the solution of an inner problem. Knows nothing of images."""
+"""Hypergradients: the gradient of an outer loss through the solution of an inner problem, for any kind of data."""
 
 from madao.hypergrad.autodiff.functional_model import FunctionalModel
 from madao.hypergrad.autodiff.products import DoubleBackward, FiniteDifference, ForwardOverReverse

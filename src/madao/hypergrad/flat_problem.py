@@ -1,4 +1,4 @@
-"""A problem's losses as functions of flat vectors."""
+"""A problem whose losses are functions of flat vectors."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ from madao.hypergrad.pytree import Operator, OptionalVector, Vector
 
 @dataclasses.dataclass(frozen=True)
 class _FlatLoss:
-    """A loss of flat vectors. Two of the same loss are equal, so that what was made of one can be kept."""
+    """A function of flat vectors. Two of the same loss are equal, so that `Traced` finds its graph again."""
 
     loss: Callable[..., Tensor]
     name: str = dataclasses.field(compare=False)
@@ -35,7 +35,7 @@ class _FlatLoss:
                 kind = leaf.dtype if isinstance(leaf, Tensor) else type(leaf).__name__
                 raise ValueError(
                     f"GaussNewton needs outputs that are floating-point tensors, or lists or dicts of them, got {kind};"
-                    " let outputs() return what the loss is computed from, or use Deflated"
+                    " return the tensors that the loss is computed from, or use Deflated"
                 )
         return found
 
@@ -45,21 +45,21 @@ class _FlatLoss:
     def _split(self) -> Any:
         if not (hasattr(self.loss, "outputs") and hasattr(self.loss, "of_outputs")):
             raise ValueError(
-                f"the {self.name} loss has to tell outputs from their loss for GaussNewton: an object with the methods "
-                f"outputs(params, inputs) and of_outputs(outputs, inputs); got {self.loss!r}"
+                f"GaussNewton needs an {self.name} loss with the methods outputs(params, inputs) and "
+                f"of_outputs(outputs, inputs), got {self.loss!r}; define them, or use Deflated"
             )
         return self.loss
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FlatTerm:
-    """A `Term`, flat.
+    """A `Term` of flat vectors.
 
     Attributes:
-        loss: Of flat params and of what it is given of the inputs.
-        weight: In the sum.
-        pathwise: Its weight in the derivative by way of the inputs; 0 where that is not taken.
-        of: What it is given of the inputs; None for all.
+        loss: The loss, a function of flat params and of `given(inputs)`.
+        weight: The weight in the sum.
+        pathwise: The weight in the derivative through the inputs; 0 for no such derivative.
+        of: A function from the inputs to the tensors that the loss receives; None for all inputs.
     """
 
     loss: _FlatLoss
@@ -68,13 +68,13 @@ class FlatTerm:
     of: Callable[[Vector], Vector] | None = None
 
     def given(self, inputs: Vector) -> Vector:
-        """What the loss takes of the inputs."""
+        """Return the tensors that the loss receives."""
         return inputs if self.of is None else self.of(inputs)
 
     def with_vjp(self, inputs: Vector) -> tuple[Vector, Callable[[OptionalVector], OptionalVector]]:
-        """What the loss takes of the inputs, and the way from a gradient in that to one in the inputs.
+        """Return the tensors that the loss receives, and a function from gradients in them to gradients in the inputs.
 
-        What of it depends on the inputs has `requires_grad`. Gradients are None where there are none.
+        The tensors that depend on the inputs have `requires_grad`. A gradient that does not exist is None.
         """
         leaves = detached(inputs, requires_grad=True)
         if self.of is None:
@@ -98,7 +98,14 @@ def flat_terms(
     form_params: Callable[[Vector], Any],
     form_inputs: Callable[[Vector], Any],
 ) -> list[FlatTerm]:
-    """The terms of a loss by this name, with the ways from flat vectors to what it takes."""
+    """Return the flat terms of a loss.
+
+    Args:
+        loss: The loss, or its terms.
+        name: The name of the loss in errors.
+        form_params: Restores the form of `Problem.params`.
+        form_inputs: Restores the form of `Problem.inputs`.
+    """
     found = []
     for term in as_terms(loss):
         pathwise = term.weight if term.pathwise is None else term.pathwise
@@ -122,13 +129,13 @@ def _taken(of: Callable[[Any], Any], form_inputs: Callable[[Vector], Any], name:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Directional:
-    """How the inner loss changes along a direction q of the parameters.
+    """The derivative of the inner loss along a direction q in θ.
 
     Attributes:
         slopes: ⟨q, ∇θ ℓ_b⟩ of every example.
-        weights: Of every example in f.
-        gradient: Of ⟨q, ∇θ f⟩ in the inputs.
-        losses: ℓ_b, a tensor for each term that was only scored, of the same pass; None for the others.
+        weights: The weight of every example in f.
+        gradient: The gradient of ⟨q, ∇θ f⟩ in the inputs.
+        losses: ℓ_b from the same pass, a tensor for each term that is only scored; None for the other terms.
     """
 
     slopes: Tensor
@@ -144,15 +151,15 @@ class FlatProblem:
     Attributes:
         params: θ.
         hyper: φ.
-        inputs: What the losses see of φ, with its graph to φ; `hyper` itself if nothing stands between.
+        inputs: The tensors through which the losses depend on φ, with their graph; `hyper` if the losses receive φ.
         inner: The terms of f.
         outer: The terms of g.
         curvature: The terms of the loss whose curvature is used.
         weight_decay: λ of λ/2 ‖θ‖² in f.
         log_prob: log P of each example's draw, differentiable in φ.
         classes: The class of each example.
-        draws: How many draws of one example follow each other.
-        plain: The inputs before any draw.
+        draws: How many consecutive rows are draws of the same example.
+        plain: The inputs before augmentation.
         ranks: The processes, each of which has some of the examples.
     """
 
@@ -262,7 +269,7 @@ class FlatProblem:
         return product
 
     def directional(self, q: Vector, second_order: SecondOrder) -> Directional:
-        """⟨q, ∇θ ℓ_b⟩ of every example, and the gradient of ⟨q, ∇θ f⟩ in the inputs."""
+        """Return ⟨q, ∇θ ℓ_b⟩ of every example, and the gradient of ⟨q, ∇θ f⟩ in the inputs."""
         slopes, weights, losses, gradient = [], [], [], pytree.zeros_like(self.inputs)
         fixed = detached(self.inputs)
         for term in self.inner:
@@ -278,11 +285,11 @@ class FlatProblem:
         return Directional(torch.cat(slopes), torch.cat(weights), gradient, losses)
 
     def losses(self, known: Sequence[Tensor | None], second_order: SecondOrder) -> tuple[Tensor, Vector]:
-        """ℓ_b of every example, and the gradient of f in the inputs, where that of ⟨q, ∇θ f⟩ was taken.
+        """Return ℓ_b of every example, and the gradient in the inputs of the terms with a pathwise derivative.
 
         Args:
-            known: Of the terms that were only scored.
-            second_order: How the others are computed.
+            known: `Directional.losses`.
+            second_order: How the other losses are computed.
         """
         losses, gradient = [], pytree.zeros_like(self.inputs)
         for term, value in zip(self.inner, known, strict=True):
@@ -294,7 +301,7 @@ class FlatProblem:
         return torch.cat(losses), gradient
 
     def pull_back(self, cotangents: Vector) -> Vector:
-        """From the inputs to φ, by the graph between them."""
+        """Return the gradient in φ from a gradient in the inputs, by the graph between them."""
         if self.inputs is self.hyper:
             return cotangents
         attached = [i for i, tensor in enumerate(self.inputs) if tensor.requires_grad]

@@ -25,13 +25,13 @@ Judge = Callable[[Sequence[float], float | None], Status]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Hypergradient:
-    """∂g/∂φ, and whether to trust it.
+    """∂g/∂φ and its health.
 
     Attributes:
-        grads: In the form of `Problem.hyper`.
+        grads: The gradient, in the form of `Problem.hyper`.
         stats: The health of the result.
         solution: q, in the form of `Problem.params`; None for `Unrolled`.
-        state: The solver's state, which the next call takes; None for a solver that remembers nothing.
+        state: The state to pass to the next call; None for a solver that remembers nothing.
     """
 
     grads: Any
@@ -42,16 +42,16 @@ class Hypergradient:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PendingHypergradient:
-    """A hypergradient whose numbers are still on the device: nothing made the host wait.
+    """A hypergradient whose numbers are still on the device, so that the host has not waited.
 
     Attributes:
-        grads: Flat.
-        solution: q, flat; None for `Unrolled`, and where it was not to be kept.
-        carry: What `Solver.update` needs of this call.
-        numbers: g, ‖v‖, ‖∂g/∂φ‖, ‖q‖ and the residual (NaN where there is none), then the solver's norms; float64.
-        solved: Whether there was a q.
-        measured: Whether there is a residual.
-        judge: From the solver's norms and the residual to the status.
+        grads: The gradient, flat.
+        solution: q, flat; None for `Unrolled`, and if it was not kept.
+        carry: `Solution.carry`, for `Solver.update`.
+        numbers: g, ‖v‖, ‖∂g/∂φ‖, ‖q‖ and the residual (NaN if there is none), then the solver's norms; float64.
+        solved: Whether q exists.
+        measured: Whether the residual exists.
+        judge: A function from the solver's norms and the residual to the status.
         products: How many Hessian-vector products were spent.
     """
 
@@ -65,7 +65,7 @@ class PendingHypergradient:
     products: int
 
     def read(self) -> Stats:
-        """The health of the result. The host waits, once."""
+        """Return the health of the result. The host waits once."""
         outer_loss, v_norm, grad_norm, q_norm, residual, *norms = self.numbers.tolist()
         known = residual if self.measured else None
         lengths = (outer_loss, v_norm, grad_norm, q_norm) if self.solved else (outer_loss, v_norm, grad_norm)
@@ -171,7 +171,7 @@ def pending_hypergradient(
 def _measured(
     judge: Judge, known: Tensor | None, products: int, norms: Sequence[float], residual: float | None
 ) -> Status:
-    """The status by a residual that was measured after what the solver `known` of it."""
+    """Return the status by a residual that was measured after the solver had reported its own, `known`."""
     believed = judge(norms, None if known is None else float(known))
     return believed if residual is None else measured_status(believed, residual, products)
 
@@ -179,7 +179,7 @@ def _measured(
 def _along_path(path: Path, problem: FlatProblem) -> PendingHypergradient:
     grads = problem.pull_back_attached(path.gradient)
     norms = path.inner_norms
-    floored = [max(norm, 1e-8) for norm in norms]  # at a minimum gradients are rounding, which goes up and down
+    floored = [max(norm, 1e-8) for norm in norms]  # at a minimum, gradients are rounding errors
     status = series_status(floored, floored[-1] / max(floored[0], TOLERANCE))
     if pytree.norm(path.start_gradient) > RUNAWAY * pytree.norm(path.outer_gradient):
         status = Status.DIVERGING
@@ -197,7 +197,7 @@ def _stacked(
     residual: Tensor | None,
     norms: Tensor,
 ) -> Tensor:
-    """What `PendingHypergradient.read` takes apart. A copy between devices would make the host wait."""
+    """Return `PendingHypergradient.numbers`, filled on the device: a copy would make the host wait."""
     numbers = torch.full((5 + len(norms),), math.nan, dtype=torch.float64, device=v_norm.device)
     for place, number in enumerate((outer_loss, v_norm, grad_norm, q_norm, residual)):
         if number is not None:

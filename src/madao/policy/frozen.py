@@ -1,4 +1,4 @@
-"""A policy with fixed numbers: what a policy file becomes when it is loaded."""
+"""A policy with fixed numbers, as loaded from a policy file."""
 
 import torch
 from torch import Tensor

@@ -55,7 +55,7 @@ class Policy(AugmentationPolicy):
     """
 
     conditional_on: ClassVar[Literal["none", "class", "image"]] = "none"
-    """What the probabilities of an image depend on."""
+    """Whether probabilities depend on the class, on the image, or on neither."""
 
     def __init__(
         self,

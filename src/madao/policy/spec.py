@@ -67,7 +67,7 @@ class PolicySpec:
 
     @property
     def conditional_on(self) -> Literal["none", "class", "image"]:
-        """What the numbers depend on."""
+        """Whether the numbers depend on the class, on the image, or on neither."""
         return "class" if self.classes else "none" if self.network is None else "image"
 
     def of_class(self, name: str | None) -> "PolicySpec":

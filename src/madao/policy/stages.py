@@ -1,4 +1,4 @@
-"""The numbers of a policy's stages in real units: what files hold for each operation."""
+"""The numbers of a policy's stages in real units, as policy files hold them."""
 
 import dataclasses
 from collections.abc import Sequence

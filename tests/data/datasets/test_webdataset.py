@@ -150,7 +150,11 @@ def test_names_of_splits_and_classes(tmp_path: Path, files: ImageFiles) -> None:
     assert found.test is not None
     assert found.validation.load([0])[0][0, 0, 0, 0] == 90
     assert found.test.load([0])[0][0, 0, 0, 0] == 150
-    for text, count in (("data-training-{000..001}.tar", 9), ("data-training-{001,000}.tar", 9), ("data-training-000.tar", 6)):
+    for text, count in (
+        ("data-training-{000..001}.tar", 9),
+        ("data-training-{001,000}.tar", 9),
+        ("data-training-000.tar", 6),
+    ):
         alone = DATASETS["webdataset"](DatasetRequest(root / text, side=8))
         assert (len(alone.train), alone.validation, alone.classes) == (count, None, found.classes)
     for path in (root / "more" / "validation_000.tar", root / "testing" / "0.tar"):

@@ -92,8 +92,8 @@ def test_a_scalar_loss_and_unused_tensors(kind: SecondOrder) -> None:
 
 
 @every_kind
-def test_inputs_that_want_no_gradient_have_none(kind: SecondOrder) -> None:
-    """Not even where there is one to be had, or where asking for it is an error."""
+def test_inputs_without_requires_grad_have_no_gradient(kind: SecondOrder) -> None:
+    """Not even if one exists, or if computing it would be an error."""
     labels, signs = torch.tensor([0, 1, 1, 0, 1]), torch.tensor([1.0, -1, 1, 1, -1], dtype=torch.float64)
 
     def of_labels(p: tuple[Tensor, ...], x: tuple[Tensor, ...]) -> Tensor:

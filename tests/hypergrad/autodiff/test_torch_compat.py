@@ -54,7 +54,7 @@ def private_uses(path: Path) -> set[str]:
     return found
 
 
-def test_private_apis_are_used_in_their_homes_alone() -> None:
+def test_private_apis_are_used_only_in_their_homes() -> None:
     uses = {str(path.relative_to(SOURCE)): private_uses(path) for path in SOURCE.rglob("*.py")}
     elsewhere = {name: found for name, found in uses.items() if found and name not in HOMES}
     elsewhere.pop("export/torchvision.py", None)  # whose inputs torchvision itself flattens by torch.utils._pytree
@@ -76,7 +76,7 @@ def test_functions_are_replaced_where_a_layer_of_torch_calls_them() -> None:
         calls.append("attention")
         return query + 0 * (key + value)
 
-    replacements = {F.dropout: dropout, F.scaled_dot_product_attention: attention}
+    replacements: dict[Any, Any] = {F.dropout: dropout, F.scaled_dot_product_attention: attention}
     images = torch.rand(2, 3, 8)
     with torch_compat.Replaced(replacements):
         layer.train()(images)
@@ -196,7 +196,7 @@ def test_trees_are_taken_apart_and_put_together() -> None:
     assert again["b"][0] is tree["b"][0]
 
 
-def test_the_allocator_can_be_told_what_it_is_told() -> None:
+def test_the_allocator_has_its_switches() -> None:
     known = hasattr(torch._C, "_accelerator_setAllocatorSettings")
     assert known or hasattr(torch.cuda.memory, "_set_allocator_settings"), CHANGED
     if torch.version.cuda is not None:

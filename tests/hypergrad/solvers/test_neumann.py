@@ -1,4 +1,4 @@
-"""The Neumann series by powers of the Hessian, and which of them can be left out."""
+"""The Neumann series by powers of the Hessian, and the powers that can be left out."""
 
 import math
 
@@ -24,7 +24,7 @@ def relative(found: Vector, expected: Vector) -> float:
 
 @pytest.mark.parametrize("scale", [0.01, 0.3, 0.6])
 @pytest.mark.parametrize("steps", [1, 5, 8])
-def test_all_powers_are_the_series(steps: int, scale: float) -> None:
+def test_the_sum_of_all_powers_equals_the_series(steps: int, scale: float) -> None:
     series = Neumann(steps, scale)
     expected, found = series.solve(System(V, diagonal)), series.solve(System(V, diagonal), steps)
     assert relative(found.vector, expected.vector) < 1e-12
@@ -38,7 +38,7 @@ def test_all_powers_are_the_series(steps: int, scale: float) -> None:
 
 
 @pytest.mark.parametrize("scale", [0.8, 2.0])
-def test_a_series_that_diverges_does_so_by_powers(scale: float) -> None:
+def test_a_diverging_series_diverges_by_powers_too(scale: float) -> None:
     assert Neumann(5, scale).solve(System(V, diagonal)).status is Status.DIVERGING
     assert Neumann(5, scale).solve(System(V, diagonal), 5).status is Status.DIVERGING
 
@@ -51,14 +51,14 @@ def test_negative_curvature_diverges_by_powers_too() -> None:
     assert Neumann(5, 0.3).solve(System(V, downwards), 5).status is Status.DIVERGING
 
 
-def test_a_summand_that_was_left_in_as_small_and_no_longer_is_counts_as_diverging() -> None:
+def test_a_last_summand_that_is_not_small_counts_as_diverging() -> None:
     assert Neumann(5, 0.01).solve(System(V, diagonal), 1).status is Status.TRUNCATED
     assert Neumann(5, 10.0).solve(System(V, diagonal), 1).status is Status.DIVERGING
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1e-3, 0.01, 0.03])
 @pytest.mark.parametrize("tolerance", [1e-6, 1e-3, 0.01, 0.1])
-def test_what_is_left_out_is_within_the_tolerance_and_no_more_than_needed(scale: float, tolerance: float) -> None:
+def test_the_error_is_within_the_tolerance_and_near_it(scale: float, tolerance: float) -> None:
     series = Neumann(5, scale, tolerance)
     exact = series.solve(System(V, diagonal)).vector
     lengths = series.solve(System(V, diagonal), 5).norms.tolist()
@@ -69,7 +69,7 @@ def test_what_is_left_out_is_within_the_tolerance_and_no_more_than_needed(scale:
         assert relative(series.solve(System(V, diagonal), count - 1).vector, exact) > tolerance / 2
 
 
-def test_where_summands_may_cancel_none_is_left_out() -> None:
+def test_no_power_is_left_out_if_summands_may_cancel() -> None:
     lengths = Neumann(5, 0.3).solve(System(V, diagonal), 5).norms.tolist()
     assert needed_powers(lengths, 0.1) is None
     assert needed_powers([math.nan, 1.0], 0.1) is None
@@ -83,7 +83,7 @@ def test_only_short_series_with_a_tolerance_are_shortened() -> None:
 
 
 @pytest.mark.parametrize("tolerance", [-0.1, 1.0, math.nan])
-def test_a_tolerance_that_is_none_is_refused(tolerance: float) -> None:
+def test_a_tolerance_out_of_range_raises(tolerance: float) -> None:
     with pytest.raises(ValueError, match="tolerance must be at least 0 and below 1"):
         Neumann(tolerance=tolerance)
 

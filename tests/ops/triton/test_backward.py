@@ -250,7 +250,7 @@ def test_inside_of_a_gradient_of_something_else() -> None:
     assert_close([of_magnitude(gradients.fused_differentiable)], [of_magnitude(grouped)])
 
 
-def test_what_has_other_derivatives_is_left_to_the_reference() -> None:
+def test_operations_with_other_derivatives_use_the_reference() -> None:
     images = batch(3, 8, 8, 2)
     assert gradients.differentiable(images, ALL)
     assert not gradients.differentiable(images.double(), ALL)

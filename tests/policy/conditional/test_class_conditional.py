@@ -1,4 +1,4 @@
-"""A policy for each class: one law with the policy for all, and each class its own part of it."""
+"""Policies with numbers for each class, compared with unconditional policies."""
 
 import dataclasses
 import itertools
@@ -124,33 +124,6 @@ def test_the_shared_gradient_is_the_sum_of_the_classes(estimator: Estimator) -> 
         torch.testing.assert_close(found[f"{kind}_logits"], total)
 
 
-def test_the_prior_adds_the_gradient_of_its_quadratic() -> None:
-    policy = some_classes(shrinkage=0.3)
-    gradients = {name: torch.randn(p.shape, generator=seeded(len(name))) for name, p in policy.named_parameters()}
-    found = policy.with_prior(gradients)
-    assert list(found) == list(gradients)
-    for name, parameter in policy.named_parameters():
-        if not name.endswith("_deviations"):
-            assert torch.equal(found[name], gradients[name])
-            continue
-        typical = gradients[name].square().mean().sqrt()
-        (expected,) = torch.autograd.grad(0.5 * 0.3 * typical * parameter.square().sum(), parameter)
-        torch.testing.assert_close(found[name], gradients[name] + expected)
-        assert expected.abs().max() > 0.1
-    free = some_classes(shrinkage=0.0)
-    for name, gradient in free.with_prior(gradients).items():
-        assert torch.equal(gradient, gradients[name])
-
-
-def test_the_prior_does_not_mind_the_scale_of_the_loss() -> None:
-    policy = some_classes()
-    gradients = {name: torch.randn(p.shape, generator=seeded()) for name, p in policy.named_parameters()}
-    plain = policy.with_prior(gradients)
-    scaled = policy.with_prior({name: 1000 * gradient for name, gradient in gradients.items()})
-    for name, gradient in plain.items():
-        torch.testing.assert_close(scaled[name], 1000 * gradient)
-
-
 def test_a_spec_holds_every_class_and_gives_them_back(tmp_path: Path) -> None:
     policy = some_classes(fill=0.25)
     spec = policy.spec()
@@ -173,7 +146,7 @@ def test_a_spec_holds_every_class_and_gives_them_back(tmp_path: Path) -> None:
     assert loaded(IMAGES, LABELS).shape == IMAGES.shape
 
 
-def test_files_with_classes_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_classes_are_refused(tmp_path: Path) -> None:
     text = ClassPolicy(2, 1, operations=["Invert", "Rotate"]).spec().dumps()
     for old, new, message in (
         ('"version": 2', '"version": 1', "the file: unknown field 'classes'"),
@@ -204,7 +177,7 @@ def test_files_with_classes_that_cannot_be(tmp_path: Path) -> None:
         Policy().spec().of_class("owl")
 
 
-def test_labels_that_will_not_do() -> None:
+def test_labels_that_do_not_fit_are_refused() -> None:
     policy = ClassPolicy(["cat", "dog", "owl"])
     with pytest.raises(ValueError, match=r"needs the images' labels; give policy\(images, labels\)"):
         policy(IMAGES)

@@ -1,4 +1,4 @@
-"""A policy that looks at images: one law with the policy for all, and each image its own part of it."""
+"""Policies with numbers for each image, compared with unconditional policies."""
 
 import dataclasses
 import itertools
@@ -164,16 +164,6 @@ def test_the_gradient_of_outputs_is_that_of_each_images_logits_by_its_hidden_uni
         torch.testing.assert_close(gradient, expected[name], rtol=1e-3, atol=1e-4 * gradient.abs().max().item())
 
 
-def test_the_prior_is_that_of_classes() -> None:
-    policy = looking(shrinkage=0.3)
-    gradients = {name: torch.randn(p.shape, generator=seeded(len(name))) for name, p in policy.named_parameters()}
-    found = policy.with_prior(gradients)
-    assert list(found) == list(gradients)
-    for name, parameter in policy.named_parameters():
-        pull = 0.3 * gradients[name].square().mean().sqrt() * parameter if name.endswith("_outputs") else 0.0
-        torch.testing.assert_close(found[name], gradients[name] + pull)
-
-
 def test_a_spec_holds_the_network_and_gives_it_back(tmp_path: Path) -> None:
     policy = looking(fill=0.25)
     spec, path = policy.spec(), tmp_path / "policy.json"
@@ -212,7 +202,7 @@ def test_probabilities_of_nought_and_one_stay_so_whatever_an_image_shows() -> No
     assert (magnitude[..., 2] == 0).all()
 
 
-def test_files_with_a_network_that_cannot_be() -> None:
+def test_files_with_an_invalid_network_are_refused() -> None:
     data = json.loads(looking(stages=1, units=2, operations=["Invert", "Rotate"]).spec().dumps())
 
     def refused(message: str, *path: str | int, value: object = None) -> None:
@@ -249,7 +239,7 @@ def test_files_with_a_network_that_cannot_be() -> None:
     refused(r"network.stages: 0 entries where there are 1", "network", "stages", value=[])
 
 
-def test_networks_that_cannot_be() -> None:
+def test_invalid_networks_are_refused() -> None:
     spec = looking().spec()
     network = spec.network
     assert isinstance(network, Network)
@@ -293,7 +283,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("unfit", [255 * IMAGES, IMAGES - 1, IMAGES * math.nan, torch.rand(2, 4, 8, 8)])
-def test_images_that_are_none_are_refused_before_they_are_looked_at(unfit: Tensor) -> None:
+def test_invalid_images_are_refused_before_features_are_computed(unfit: Tensor) -> None:
     policy = ImagePolicy()
     for ask in (policy.standardise, policy.law_of, policy.condition, policy.sample, FrozenPolicy(policy.spec()).law_of):
         with pytest.raises(ValueError, match="images must"):
@@ -325,7 +315,7 @@ def test_a_policy_is_built_from_specs_of_its_kind(kind: type[Policy], on: str) -
         kind.from_spec(spec)
 
 
-def test_half_precision_around_it_makes_no_other_law() -> None:
+def test_autocast_does_not_change_the_probabilities() -> None:
     policy = looking()
     expected = policy.law_of(IMAGES)
     with torch.autocast("cpu", torch.bfloat16):

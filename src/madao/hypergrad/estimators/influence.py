@@ -25,14 +25,14 @@ from madao.hypergrad.pytree import Vector
 
 @dataclasses.dataclass(frozen=True)
 class Influence(Estimator):
-    """Score function for what was drawn, pathwise for what was not. The inner loss has to give one value per example.
+    """An estimator by the score function for discrete draws and the pathwise derivative for continuous ones.
 
-    Unbiased also where the draw is discrete, which no relaxation is.
+    It is unbiased for discrete draws too, as no relaxation is. The inner loss must return one value per example.
 
     Attributes:
-        baseline: What is taken from each example's influence: `LeaveOneOut()`, `ClassMean()`, `SameExample()`,
-            `Unaugmented()`, `BatchMean()`, `NoBaseline()`, or your own function of a `Batch`; or `SameLoss()`, which
-            answers another question.
+        baseline: Subtracted from each example's influence: `LeaveOneOut()`, `ClassMean()`, `SameExample()`,
+            `Unaugmented()`, `BatchMean()`, `NoBaseline()`, or your own function of a `Batch`. `SameLoss()` is biased
+            on purpose.
     """
 
     scores_draws: ClassVar[bool] = True
@@ -41,11 +41,11 @@ class Influence(Estimator):
 
     @property
     def may_use_plain(self) -> bool:
-        """Whether `Problem.plain` is of use; a baseline of your own may look at it, one that is made of ours too."""
+        """Whether `Problem.plain` may be used: by `Unaugmented`, and by any baseline that is not defined here."""
         return type(self.baseline) not in (BatchMean, ClassMean, LeaveOneOut, NoBaseline, SameExample, SameLoss)
 
     def gradient(self, problem: FlatProblem, q: Vector, second_order: SecondOrder) -> Vector:
-        """One directional derivative, its gradient, and the score."""
+        """Compute a directional derivative, its gradient in the inputs, and the score."""
         if problem.log_prob is None:
             raise ValueError(
                 "Influence needs the log-probability of each draw; give Problem(log_prob=policy.log_prob(draw))"
@@ -66,7 +66,7 @@ class Influence(Estimator):
             slopes = [second_order.slopes(t.loss, params, q, t.given(inputs))[1].reshape(-1) for t in problem.inner]
             return gathered(torch.cat(slopes))
 
-        # A baseline looks at the whole batch, wherever its examples are.
+        # A baseline is a function of the whole batch, the examples of other processes included.
         gathered, (place,) = problem.ranks.all_gather, problem.ranks.places([len(influence)], influence.device)
         classes = None if problem.classes is None else gathered(problem.classes)
         plain = None if problem.plain is None else plain_influence

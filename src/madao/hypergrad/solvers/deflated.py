@@ -1,4 +1,4 @@
-"""The outer gradient without its part along the gradients of training: curvature without a second derivative."""
+"""The outer gradient without its part along training gradients: curvature without a second derivative."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,26 +14,30 @@ from madao.hypergrad.solvers.gradient_history import GradientHistory
 from madao.hypergrad.solvers.solver import Solver, System
 
 _PART = 2**18
-"""Parameters at a time: all gradients unpacked at once would be many times as large as the model."""
+"""Parameters processed at a time: all unpacked gradients together would be many times as large as the model."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Deflated(Solver):
-    """q = α (I − G (GᵀG + λI)⁻¹ Gᵀ) v, the columns of G being the last m gradients of the inner loss, of unit length.
+    """A solver that removes from v its part along recent training gradients.
 
-    In the midst of training v points mostly where the inner gradient points (a cosine of 0.98 is common): both losses
-    want the same, and whatever makes an example hard makes its gradient long in that direction, useful or not. The
-    implicit function theorem knows of no such part, as it holds where the inner gradient is zero; H⁻¹ takes it out,
-    since curvature is largest along gradients. So does this, which is what (GGᵀ + λI)⁻¹ v is but for a factor, at the
-    price of one gradient a call and no product. What is left is what training by itself does not achieve.
+        q = α (I − G (GᵀG + λI)⁻¹ Gᵀ) v
 
-    Gradients of earlier calls are at other θ. Their signs change, the space they span hardly does; but the gradient at
-    this θ matters most. An estimator that scores draws stays unbiased only if it is the gradient for other draws: give
-    `Problem.curvature`, as `PolicyOptimizer` does. Earlier ones are remembered in bfloat16 where θ is in single
-    precision or less: of noisy directions half the bytes say as much.
+    The columns of G are the last m gradients of the inner loss, scaled to unit length. Up to a factor, q is
+    (GGᵀ + λI)⁻¹ v. A call costs one gradient and no product.
+
+    During training, v points mostly along the inner gradient: a cosine of 0.98 is common. Both losses fall in that
+    direction, and a hard example has a long gradient along it whether or not it is useful. At a minimum of the inner
+    loss there is no such direction. Away from a minimum, H⁻¹ shrinks it, since curvature is largest along gradients;
+    this solver removes it directly, and keeps the directions that training does not follow anyway.
+
+    Gradients of earlier calls were computed at other θ. Their signs change, but the space that they span hardly does.
+    The gradient at the present θ matters most. If an estimator scores draws, this gradient must come from other draws,
+    or the estimate is biased: set `Problem.curvature`, as `PolicyOptimizer` does. Earlier gradients are stored in
+    bfloat16 unless θ is in float64: they are noisy directions, for which half the bytes suffice.
 
     Attributes:
-        memory: m, the gradient of the call itself included.
+        memory: m, the number of gradients, including that of the call.
         scale: α.
         damping: λ.
     """
@@ -107,7 +111,7 @@ class Deflated(Solver):
 
 
 def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:
-    """The solution of a small positive definite system, by elimination. The host does not wait for the device."""
+    """Solve a small positive definite system by elimination. The host does not wait for the device."""
     table = torch.cat([matrix, right.to(matrix.dtype)[:, None]], 1)
     count = len(matrix)
     for i in range(count):

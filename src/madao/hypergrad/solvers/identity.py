@@ -1,4 +1,4 @@
-"""The Hessian taken as the identity: one step of gradient descent ahead."""
+"""The Hessian replaced by the identity: one inner step ahead."""
 
 import dataclasses
 from typing import ClassVar
@@ -10,7 +10,7 @@ from madao.hypergrad.solvers.solver import Solver, System
 
 @dataclasses.dataclass(frozen=True)
 class Identity(Solver):
-    """q = αv: how the outer loss changes by one inner step of length α. No products.
+    """A solver with q = αv: how one inner step of length α changes the outer loss. It needs no products.
 
     Attributes:
         scale: α.

@@ -1,4 +1,4 @@
-"""The Neumann series (Lorraine et al., 2020), which is the paper's."""
+"""The Neumann series (Lorraine et al., 2020), the solver of the MADAO paper."""
 
 import dataclasses
 import math
@@ -12,21 +12,21 @@ from madao.hypergrad.result import Solution, Stats, Status, series_status
 from madao.hypergrad.solvers.solver import Solver, System
 
 _MOST_POWERS = 8
-"""The longest series that is summed by powers of H: at αH = 2, which is where it ceases to converge, the summands of
-the next are 3⁹ times as long as what is left of their sum."""
+"""The longest series that is summed by powers of H. At αH = 2, where the series ceases to converge, the summands of the
+next longer one are 3⁹ times as long as their sum, and single precision would not be enough."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Neumann(Solver):
-    """q = α Σ_{j=0..J} (I − αH)^j v.
+    """A solver that sums q = α Σ_{j=0..J} (I − αH)^j v. It takes J products.
 
-    Converges to H⁻¹ v where every eigenvalue λ of H lies in (0, 2/α), with error (1 − αλ)^{J+1} along each. J products.
+    The sum converges to H⁻¹ v if every eigenvalue λ of H lies in (0, 2/α). The error along each is (1 − αλ)^{J+1}.
 
     Attributes:
         steps: J.
         scale: α.
-        tolerance: Part of q for which those who solve again and again, as `PolicyOptimizer` does, may leave out powers
-            of H; 0 for none. See `PowerSeries`. No matter to `solve`, nor for more than 8 steps.
+        tolerance: The relative error of q up to which `PolicyOptimizer` may leave out high powers of H; 0 to leave out
+            none. `prepare` and `update` choose the powers. Without effect on a single call and for more than 8 steps.
     """
 
     remembers: ClassVar[bool] = True

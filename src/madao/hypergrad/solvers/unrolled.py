@@ -1,4 +1,4 @@
-"""Differentiation through the steps of the inner optimizer: exact for those steps, memory O(T · M)."""
+"""Differentiation through T steps of the inner optimizer: exact for those steps, with T times the memory."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from madao.hypergrad.solvers.solver import Path, Solver
 
 @dataclasses.dataclass(frozen=True)
 class Momentum:
-    """Gradient descent with momentum: m ← β m + ∇f, θ ← θ − η m.
+    """A step of gradient descent with momentum: m ← β m + ∇f, θ ← θ − η m.
 
     Attributes:
         learning_rate: η.
@@ -29,14 +29,14 @@ class Momentum:
 
 @dataclasses.dataclass(frozen=True)
 class Unrolled(Solver):
-    """Takes T steps of the inner problem from θ and differentiates g(θ_T) through all of them.
+    """A solver that takes T inner steps from θ and differentiates g(θ_T) through all of them.
 
-    The oracle for the others, and what the paper compares its memory with. No Hessian-vector products, no estimator:
-    the inputs' own derivative in φ is used.
+    It serves as a reference for the others; the paper compares its memory with it. It takes no Hessian-vector products
+    and uses the derivative of the inputs in φ, so that `Relaxed` is the only estimator that goes with it.
 
     Attributes:
         steps: T.
-        optimizer: How a step is taken.
+        optimizer: The step.
     """
 
     differentiates_path: ClassVar[bool] = True
