@@ -70,6 +70,8 @@ class BaseAugmentation(SeededModule):
         >>> loss = F.cross_entropy(model(base(images)), labels)
     """
 
+    random_name = "Standard"
+
     def __init__(
         self,
         padding: int = 4,

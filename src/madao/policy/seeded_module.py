@@ -1,7 +1,7 @@
 """Modules with their own random numbers."""
 
 import hashlib
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ class SeededModule(nn.Module):
     so workers and epochs differ. A saved state continues on any device of its kind: `cuda:1` from the one of `cuda:0`.
     """
 
+    random_name: ClassVar[str | None] = None
+    """The name that is mixed into the seed, for a class whose own name changed; draws of the old name stay."""
+
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
         self.seed = seed
@@ -28,7 +31,7 @@ class SeededModule(nn.Module):
         # A forked worker inherits the parent's generators; with another name it starts its own.
         name = str(torch.device(device)) + ("" if worker is None else f" worker {worker.seed}")
         if name not in self._generators:
-            text = f"{type(self).__name__} {self.seed} {'' if worker is None else worker.seed}"
+            text = f"{self.random_name or type(self).__name__} {self.seed} {'' if worker is None else worker.seed}"
             mixed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
             self._generators[name] = torch.Generator(device).manual_seed(mixed)
             self._restore(name)
