@@ -148,7 +148,8 @@ def test_without_any_test_error_the_last_common_validation_error_counts(tmp_path
 def test_a_seed_that_ran_twice_counts_once(tmp_path: Path) -> None:
     (found,) = compare(runs(tmp_path, ("base", 0, 0.02), ("base", 0, 0.04), ("base", 1, 0.05)))
     ((_, mean, _),) = found.rows()
-    assert (mean.count, mean.mean) == (2, pytest.approx(0.04))
+    assert mean.count == 2
+    assert mean.mean == pytest.approx(0.04)
     (line,) = comparison_charts(found, 1)[0].panels[0].series
     assert line.y[-1] == pytest.approx(curve(0.04, 3))
     # Of 0.03 and 0.05: t for 97.5 % and one degree of freedom is 12.7062, the error of the mean 0.01.
