@@ -37,12 +37,13 @@ from madao.hypergrad import (
     Neumann,
     Relaxed,
     SameExample,
+    Solver,
     Unaugmented,
     agreement,
     signal_to_noise,
     t_values,
 )
-from madao.outer.policy_optimizer import PolicyOptimizer
+from madao.outer import ComputeOptions, PolicyOptimizer
 from madao.policy import Policy
 from madao.training.builders.run import build_run
 from madao.training.inner_step import crop_and_flip
@@ -58,62 +59,63 @@ class Variant:
     """A way to the gradient.
 
     Attributes:
-        settings: Of `PolicyOptimizer`.
+        settings: Arguments of `PolicyOptimizer`.
+        compute: Arguments of `ComputeOptions`.
         images: Training images a step, as a multiple of the batch size; each is drawn for `draws` times.
         validation: Validation images a step, likewise.
         curvature: Images that curvature is taken of, likewise.
     """
 
     settings: dict[str, Any]
+    compute: dict[str, Any]
     images: float = 1
     validation: float = 1
     curvature: float = 1
 
 
-def influence(baseline: Any, **settings: Any) -> dict[str, Any]:
-    """Settings of influence without products, on a model in evaluation mode."""
-    return {"estimator": Influence(baseline), "solver": Identity(1.0), "inner_mode": "eval", **settings}
+NO_PRODUCTS = Identity(1.0)
 
 
-def relaxed(solver: Any) -> dict[str, Any]:
-    """Settings of the paper's estimator, on a model in training mode."""
-    return {"estimator": Relaxed(), "solver": solver, "inner_mode": "train"}
+def influence(baseline: Any, *sizes: float, solver: Solver = NO_PRODUCTS, **compute: Any) -> Variant:
+    """Return a variant of influence on a model in evaluation mode."""
+    return Variant({"estimator": Influence(baseline), "solver": solver}, compute, *sizes)
+
+
+def relaxed(solver: Solver, **sizes: float) -> Variant:
+    """Return a variant of the paper's estimator on a model in training mode."""
+    return Variant({"estimator": Relaxed(), "solver": solver}, {"inner_mode": "train"}, **sizes)
 
 
 VARIANTS: dict[str, Variant] = {
-    "paper: relaxed, Neumann J=5": Variant(relaxed(Neumann(5, 1e-3)), curvature=1 / 8),
-    "relaxed, no products, 4 × validation": Variant(relaxed(Identity(1.0)), validation=4),
-    "influence, training mode, leave one out": Variant(influence(LeaveOneOut(), inner_mode="train")),
-    "influence, leave one out": Variant(influence(LeaveOneOut())),
-    "influence, deflated": Variant(influence(LeaveOneOut(), solver=Deflated())),
-    "influence, deflated, a quarter of the magnitudes": Variant(
-        influence(LeaveOneOut(), solver=Deflated(), pathwise_batch=32)
+    "paper: relaxed, Neumann J=5": relaxed(Neumann(5, 1e-3), curvature=1 / 8),
+    "relaxed, no products, 4 × validation": relaxed(Identity(1.0), validation=4),
+    "influence, training mode, leave one out": influence(LeaveOneOut(), inner_mode="train"),
+    "influence, leave one out": influence(LeaveOneOut()),
+    "influence, deflated": influence(LeaveOneOut(), solver=Deflated()),
+    "influence, deflated, a quarter of the magnitudes": influence(LeaveOneOut(), solver=Deflated(), pathwise_batch=32),
+    "influence, gauss-newton, 16 × images, 4 × validation": influence(
+        LeaveOneOut(), 16, 4, solver=GaussNewton(10), pathwise_batch=128
     ),
-    "influence, gauss-newton, 16 × images, 4 × validation": Variant(
-        influence(LeaveOneOut(), solver=GaussNewton(10), pathwise_batch=128), 16, 4
+    "influence, gauss-newton, 16 × images, 4 × of all": influence(
+        LeaveOneOut(), 16, 4, 4, solver=GaussNewton(10), pathwise_batch=128
     ),
-    "influence, gauss-newton, 16 × images, 4 × of all": Variant(
-        influence(LeaveOneOut(), solver=GaussNewton(10), pathwise_batch=128), 16, 4, 4
+    "influence, deflated, 4 × images": influence(LeaveOneOut(), 4, solver=Deflated()),
+    "influence, deflated, 16 × images": influence(LeaveOneOut(), 16, solver=Deflated()),
+    "influence, deflated by 64, 16 × images": influence(LeaveOneOut(), 16, solver=Deflated(64)),
+    "influence, deflated, 16 × images, 4 × validation": influence(LeaveOneOut(), 16, 4, solver=Deflated()),
+    "influence, deflated, 16 × images, 4 × of all": influence(
+        LeaveOneOut(), 16, 4, 4, solver=Deflated(), pathwise_batch=128
     ),
-    "influence, deflated, 4 × images": Variant(influence(LeaveOneOut(), solver=Deflated()), 4),
-    "influence, deflated, 16 × images": Variant(influence(LeaveOneOut(), solver=Deflated()), 16),
-    "influence, deflated by 64, 16 × images": Variant(influence(LeaveOneOut(), solver=Deflated(64)), 16),
-    "influence, deflated, 16 × images, 4 × validation": Variant(influence(LeaveOneOut(), solver=Deflated()), 16, 4),
-    "influence, deflated, 16 × images, 4 × of all": Variant(
-        influence(LeaveOneOut(), solver=Deflated(), pathwise_batch=128), 16, 4, 4
+    "influence, deflated, 32 × images, 8 × of all": influence(
+        LeaveOneOut(), 32, 8, 8, solver=Deflated(), pathwise_batch=128
     ),
-    "influence, deflated, 32 × images, 8 × of all": Variant(
-        influence(LeaveOneOut(), solver=Deflated(), pathwise_batch=128), 32, 8, 8
-    ),
-    "influence, class mean": Variant(influence(ClassMean())),
-    "influence, unaugmented": Variant(influence(Unaugmented()), images=0.5),
-    "influence, 2 draws an image": Variant(influence(SameExample(), draws=2), images=0.5),
-    "influence, 4 draws an image": Variant(influence(SameExample(), draws=4), images=0.25),
-    "influence, leave one out, 4 × validation": Variant(influence(LeaveOneOut()), validation=4),
-    "influence, leave one out, 16 × images, 8 × validation": Variant(influence(LeaveOneOut()), 16, 8),
-    "influence, training mode, 16 × images, 8 × validation": Variant(
-        influence(LeaveOneOut(), inner_mode="train"), 16, 8
-    ),
+    "influence, class mean": influence(ClassMean()),
+    "influence, unaugmented": influence(Unaugmented(), 0.5),
+    "influence, 2 draws an image": influence(SameExample(), 0.5, draws=2),
+    "influence, 4 draws an image": influence(SameExample(), 0.25, draws=4),
+    "influence, leave one out, 4 × validation": influence(LeaveOneOut(), 1, 4),
+    "influence, leave one out, 16 × images, 8 × validation": influence(LeaveOneOut(), 16, 8),
+    "influence, training mode, 16 × images, 8 × validation": influence(LeaveOneOut(), 16, 8, inner_mode="train"),
 }
 
 
@@ -149,9 +151,12 @@ def gradients(run: Run, variant: Variant, steps: int, warm: int, compile: bool) 
         run.task.losses,
         transform=run.base_augmentation.normalise,
         weight_decay=config.optimizer.weight_decay,
-        curvature_batch=max(round(config.batch_size * variant.curvature), 1),
-        autocast=run.autocast,
-        check_every=0,
+        compute=ComputeOptions(
+            curvature_batch=max(round(config.batch_size * variant.curvature), 1),
+            autocast=run.autocast,
+            check_every=0,
+            **variant.compute,
+        ),
         **variant.settings,
     )
     if run.device.type == "cuda":

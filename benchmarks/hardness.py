@@ -33,7 +33,8 @@ from measure import environment, write
 from madao import Draw, Policy
 from madao.cli.demo import demo_config
 from madao.data import InMemoryImages
-from madao.hypergrad import ConjugateGradient, Deflated, ForwardOverReverse, FunctionalModel, pytree
+from madao.hypergrad import ConjugateGradient, Deflated, ForwardOverReverse, FunctionalModel, System, pytree
+from madao.hypergrad.solvers.gradient_history import GradientHistory
 from madao.training.builders.run import build_run
 from madao.training.trainer import Trainer
 
@@ -86,7 +87,7 @@ class Network:
         gradients = [self.gradient(*batch) for batch in batches]
         rows = torch.stack([pytree.flat(gradient) for gradient in gradients[1:]])
         unit = (rows / rows.norm(dim=1, keepdim=True)).bfloat16()  # as they are remembered
-        return Deflated(len(gradients)).solve(v, gradients[0], unit).vector
+        return Deflated(len(gradients)).solve(System(v, gradient=lambda: gradients[0]), GradientHistory(unit)).vector
 
 
 def sample(inputs: Tensor, labels: Tensor, generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
@@ -134,7 +135,7 @@ def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> d
     curvature = ForwardOverReverse().gauss_newton(network, tuple(network.params.values()), large)
     directions: dict[str, Vector] = {
         "v": v,
-        "v without the training gradient": Deflated(1, damping=1e-6).solve(v, gradient).vector,
+        "v without the training gradient": Deflated(1, damping=1e-6).solve(System(v, gradient=lambda: gradient)).vector,
         "v without 16 gradients of batches": deflated(16, 384),
         "v without 64 gradients of 24 images": deflated(64, 24),
         "v without 256 gradients of 6 images": deflated(256, 6),
@@ -142,7 +143,7 @@ def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> d
     residuals = {}
     for damping in (0.1, 0.01):
         name, solver = f"(Gauss-Newton + {damping})⁻¹ v", ConjugateGradient(steps, tolerance=1e-3, damping=damping)
-        solution = solver.solve(curvature, v)
+        solution = solver.solve(System(v, curvature))
         directions[name], residuals[name] = solution.vector, float(solution.norms[-1] / solution.norms[0])
     rows: dict[str, Any] = {}
     for name, direction in directions.items():

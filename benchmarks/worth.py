@@ -27,7 +27,7 @@ from cells import Cell, complete
 from hardness import Network, Vector
 from looks import OPERATIONS, RESULTS, Some, Watched, options, quarters, settings
 
-from madao.hypergrad import ForwardOverReverse, GaussNewton
+from madao.hypergrad import ForwardOverReverse, GaussNewton, System
 from madao.training.builders.run import build_run
 
 
@@ -63,7 +63,7 @@ def further(network: Network, v: Vector, some: Some) -> dict[str, Vector]:
     return {
         "v": v,
         "without 128 gradients of 8": network.deflated(v, [some(8) for _ in range(128)]),
-        "Gauss-Newton, 10 steps": GaussNewton(10).solve(curvature, v).vector,
+        "Gauss-Newton, 10 steps": GaussNewton(10).solve(System(v, gauss_newton=curvature)).vector,
     }
 
 

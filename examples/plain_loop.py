@@ -1,4 +1,4 @@
-"""Learn an augmentation policy in a plain PyTorch loop: upright digits to train on, rotated ones to do well on.
+"""Learn an augmentation policy in a plain PyTorch loop. Training digits are upright, the others are rotated.
 
 About a minute on one CPU core: python examples/plain_loop.py
 """
@@ -14,19 +14,19 @@ from madao.models import SmallCNN
 
 EPOCHS, BATCH, WEIGHT_DECAY = 16, 64, 5e-4
 
-digits = DATASETS["digits"](DatasetRequest(root=Path(), shift="rotate"))  # comes along with scikit-learn
+digits = DATASETS["digits"](DatasetRequest(root=Path(), shift="rotate"))  # from scikit-learn
 splits = (digits.train, digits.validation, digits.test)
 train, validation, test = ((split.images / 255, split.labels) for split in splits)
 
 
 def some(data: tuple[torch.Tensor, torch.Tensor], count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images and labels at random."""
+    """Return random images and labels."""
     chosen = torch.randperm(len(data[1]))[:count]
     return data[0][chosen], data[1][chosen]
 
 
 def test_error(policy: madao.Policy | None) -> float:
-    """Train a model, with a policy that learns or with none."""
+    """Train a model, with a policy that learns or without a policy, and return its test error."""
     torch.manual_seed(0)
     model, steps = SmallCNN(classes=10), EPOCHS * (len(train[1]) // BATCH)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=WEIGHT_DECAY)
@@ -34,7 +34,7 @@ def test_error(policy: madao.Policy | None) -> float:
     if policy is not None:
         adam = torch.optim.Adam(policy.parameters(), lr=0.05, betas=(0.0, 0.99))
         outer = madao.PolicyOptimizer(
-            policy, model, F.cross_entropy, every=3, warmup=steps // 5, optimizer=adam, weight_decay=WEIGHT_DECAY
+            policy, model, loss=F.cross_entropy, every=3, warmup=steps // 5, optimizer=adam, weight_decay=WEIGHT_DECAY
         )
     for _ in range(steps):
         images, labels = some(train, BATCH)
@@ -43,9 +43,9 @@ def test_error(policy: madao.Policy | None) -> float:
         loss.backward()
         optimizer.step()
         schedule.step()
-        if policy is not None:
-            # The batch of this step would do; so small a one tells little, and more images mean less noise.
-            outer.step(some(train, 384) if outer.due() else (images, labels), some(validation, 256))
+        # outer.step((images, labels), some(validation, 256)) works too. More training images mean less noise.
+        if policy is not None and outer.tick():
+            outer.update(some(train, 384), some(validation, 256))
     with torch.no_grad():
         return (model.eval()(test[0]).argmax(1) != test[1]).float().mean().item()
 
@@ -55,5 +55,6 @@ if __name__ == "__main__":
     print(f"test error without a policy: {test_error(None):.1%}")
     print(f"test error with a policy that learns: {test_error(policy):.1%}")
     share, best = policy.selection.mean(0).max(0)
-    print(f"it selects {policy.operations[int(best)].name} the most, in {share.item():.0%} of draws")
     policy.spec().save("policy.json")
+    print("policy.json holds the learned policy")
+    print(f"it selects {policy.operations[int(best)].name} most often, in {share.item():.0%} of draws")

@@ -1,7 +1,7 @@
 """Learn an augmentation policy on a folder of images, with timm's data sets, loaders and models.
 
 python examples/timm_loader.py photos --model resnet18 --epochs 90, where photos/train and photos/validation hold one
-folder a class. What is learned goes to policy.json: docs/integrations.md shows how timm's own training uses it.
+folder for each class. The policy is saved as policy.json; docs/integrations.md shows how to use it in timm's training.
 """
 
 import argparse
@@ -26,7 +26,7 @@ parser.add_argument("--workers", type=int, default=4)
 
 
 def main(options: argparse.Namespace) -> None:
-    """Train, and learn on the way."""
+    """Train a model and learn a policy."""
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     folder = str(options.root / "train")
@@ -39,7 +39,7 @@ def main(options: argparse.Namespace) -> None:
         return (images - mean) / std
 
     def loader(name: str, **settings: Any) -> Any:
-        # The prefetcher would normalise. Without it, at mean 0 and deviation 1, images stay in [0, 1] for the policy.
+        # The prefetcher would normalise. Without it, mean 0 and deviation 1 leave images in [0, 1] for the policy.
         return create_loader(
             create_dataset("", str(options.root / name)),
             data["input_size"],
@@ -61,7 +61,7 @@ def main(options: argparse.Namespace) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     outer = madao.PolicyOptimizer(
-        policy, model, F.cross_entropy, every=options.every, warmup=steps // 5, transform=normalise
+        policy, model, loss=F.cross_entropy, every=options.every, warmup=steps // 5, transform=normalise
     )
     for _ in range(options.epochs):
         model.train()
@@ -75,11 +75,12 @@ def main(options: argparse.Namespace) -> None:
             outer.step((images, labels), outer_batches)
     model.eval()
     with torch.no_grad():
-        num_errors = [model(normalise(images.to(device))).argmax(1).cpu() != labels for images, labels in validation]
+        wrong = [model(normalise(images.to(device))).argmax(1).cpu() != labels for images, labels in validation]
     share, best = policy.selection.mean(0).max(0)
-    print(f"validation error: {torch.cat(num_errors).float().mean().item():.1%}")
-    print(f"selected the most: {policy.operations[int(best)].name}, in {share.item():.0%} of draws")
+    print(f"validation error: {torch.cat(wrong).float().mean().item():.1%}")
     policy.spec().save("policy.json")
+    print("policy.json holds the learned policy")
+    print(f"it selects {policy.operations[int(best)].name} most often, in {share.item():.0%} of draws")
 
 
 if __name__ == "__main__":

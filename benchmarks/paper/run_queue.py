@@ -34,8 +34,8 @@ import yaml
 from cell_queue import Job, Queue, QueuedCell, SlowDown, epoch_seconds, job, next_cell, read_queue
 from entries import ROOT, Entry
 
+from madao.cli.compare_arguments import read_plan
 from madao.config.train_config import TrainConfig, to_dict
-from madao.experiments.compare_config import read_plan
 from madao.experiments.published import record
 from madao.experiments.table import cell_path, read_cells
 

@@ -44,8 +44,8 @@ from madao.hypergrad import (
     Unaugmented,
     hypergradient,
 )
+from madao.outer import ComputeOptions, PolicyOptimizer
 from madao.outer.outer_step import OuterRequest
-from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import Policy
 from madao.training.builders.run import build_run
 from madao.training.inner_step import crop_and_flip
@@ -91,10 +91,8 @@ def fast(run: Run, case: dict[str, Any], curvature: int) -> PolicyOptimizer:
         run.network,
         run.task.losses,
         transform=run.base_augmentation.normalise,
-        inner_mode="train",
         weight_decay=run.config.optimizer.weight_decay,
-        curvature_batch=curvature,
-        autocast=run.autocast,
+        compute=ComputeOptions(inner_mode="train", curvature_batch=curvature, autocast=run.autocast),
         **case,
     )
 
@@ -174,22 +172,20 @@ def main() -> None:
     static = tuple(tensor.clone() for tensor in given[0])
     results["cases"] = {}
     for name, case in CASES.items():
-        outer, traced = (
-            fast(run, case, arguments.curvature),
-            Traced(run.device.type == "cuda" and not arguments.no_compile),
-        )
+        outer = fast(run, case, arguments.curvature)
+        traced = outer.reference.with_hvp(Traced(run.device.type == "cuda" and not arguments.no_compile))
         asked = OuterRequest(run.base_augmentation.after_policy, 2, False)
         solver, lengths = case["solver"], None
         if isinstance(solver, Neumann) and solver.shortens:  # as the first outer step finds out
-            whole = dataclasses.replace(asked, products=solver.steps)
-            lengths = outer._estimated(traced, whole, static).read().term_norms
-            asked = dataclasses.replace(asked, products=solver.needed(lengths))
+            whole = dataclasses.replace(asked, state=solver.steps)
+            stats = traced(whole, static).read()
+            lengths, asked = stats.term_norms, dataclasses.replace(asked, state=solver.update(whole.state, None, stats))
         found: dict[str, list[float]] = {family: [] for family in ("all", *FAMILIES)}
         for tensors in given:
             for target, source in zip(static, tensors, strict=True):
                 target.copy_(source)
             state = outer.policy.get_extra_state()
-            quick = list(outer._estimated(traced, asked, static).grads)
+            quick = list(traced(asked, static).grads)
             outer.policy.set_extra_state(state)
             slow = list(exact(run, case, static))
             found["all"].append(cosine(quick, slow))
@@ -198,7 +194,7 @@ def main() -> None:
         results["cases"][name] = {
             family: {"median": statistics.median(values), "least": min(values)} for family, values in found.items()
         }
-        results["cases"][name] |= {"products": asked.products, "lengths_of_powers": lengths}
+        results["cases"][name] |= {"products": asked.state, "lengths_of_powers": lengths}
         print(name, json.dumps(results["cases"][name]), flush=True)
         if arguments.output is not None:
             write(arguments.output, results)

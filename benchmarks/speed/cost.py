@@ -36,8 +36,8 @@ from madao.device.allocator import empty_caches
 from madao.device.precision import set_precision
 from madao.hypergrad import Momentum, Neumann, Relaxed, Unrolled
 from madao.models import WideResNet
+from madao.outer import ComputeOptions, PolicyOptimizer
 from madao.outer.cuda_graph import CudaGraphRunner
-from madao.outer.policy_optimizer import PolicyOptimizer
 
 SCALE = 1e-3
 CALLS_UNTIL_RECORDED = 4
@@ -114,14 +114,11 @@ class Bench:
             every=1,
             solver=solver,
             estimator=Relaxed(),
-            inner_mode="train",
-            autocast=self.autocast,
-            check_every=0,
+            compute=ComputeOptions(inner_mode="train", autocast=self.autocast, check_every=0),
         )
         said: list[str] = []
         if recorded:
-            outer.record(said.append)
-            outer._check_traced = lambda *_: None  # type: ignore[method-assign]  # a minute of all points together
+            outer.record(said.append, compare=False)  # a comparison takes a minute for all points together
         outer_seconds, memory = self._median(lambda: outer.step(training, validation), recorded, before)
         inner_step = _training_step(model, self.autocast)
         if recorded:

@@ -43,10 +43,10 @@ _MODULES = ("data", "hypergrad", "models", "ops", "outer", "policy", "tasks")
 _ELSEWHERE = {"PolicyOptimizer": "madao.outer"}
 
 
-if not TYPE_CHECKING:  # which would take any name for one of ours
+if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
-        """A public name, imported when it is first asked for: `madao --help` need not wait for torch."""
+        """Import a public name on first use, so that `madao --help` does not wait for torch."""
         if name in _MODULES:
             return importlib.import_module(f"madao.{name}")
         if name not in __all__:

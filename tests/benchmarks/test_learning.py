@@ -15,9 +15,9 @@ import torch
 
 import madao
 from madao.cli import main
+from madao.cli.compare_arguments import read_plan
 from madao.config.train_config import DataConfig, TrainConfig
 from madao.data import DATASETS, Dataset, DatasetRequest, InMemoryImages
-from madao.experiments.compare_config import read_plan
 from madao.experiments.published import record
 from madao.experiments.table import cell_path, read_cells
 from madao.training.splits import load_splits

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from madao.cli.compare_arguments import read_plan
 from madao.cli.recipes import recipe_path
 from madao.cli.train import read_config
 from madao.config.aliases import current_record
 from madao.config.train_config import to_dict
-from madao.experiments.compare_config import read_plan
 from madao.experiments.published import record
 from madao.experiments.table import cell_path, read_cells
 from madao.report.run import dotted

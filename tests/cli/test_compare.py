@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from madao.cli import main
-from madao.experiments.compare_config import read_plan
+from madao.cli.compare_arguments import read_plan
 from madao.experiments.jobs import JobPool
 from madao.experiments.table import read_cells
-from tests.cli.test_train import fails
+from tests.helpers.command_line import fails
 
 QUICK = ["--epochs", "1", "--augment.crop", "none", "--tensorboard", "false", "--device", "cpu", "--batch_size", "128"]
 

@@ -81,7 +81,7 @@ def test_nothing_need_be_measured(tmp_path: Path, capsys: pytest.CaptureFixture[
     [
         ([], "--data.val_fraction 0 leaves no images to learn a policy from; name one that is learned already"),
         (
-            ["--augment.method", "uniform", "--eval_checkpoint", "best"],
+            ["--augment.method", "uniform", "--config={eval_checkpoint: best}"],
             "--eval_checkpoint best chooses by validation images",
         ),
     ],

@@ -16,6 +16,7 @@ from madao.config.train_config import TrainConfig
 from madao.training.builders.run import build_run
 from madao.training.monitor.advice import describe_run
 from madao.training.trainer import Trainer
+from tests.helpers.command_line import fails
 
 QUICK = ["--epochs", "1", "--tensorboard", "false", "--device", "cpu", "--data.workers", "0"]
 
@@ -28,16 +29,6 @@ def folder(root: Path, classes: tuple[str, ...] = ("cat", "dog"), count: int = 6
             values = generator.integers(0, 100, (side, side + 4, 3), dtype=np.uint8) + 60 * label
             Image.fromarray(values.astype(np.uint8)).save(root / name / f"{number}.png")
     return root
-
-
-def fails(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line of an error."""
-    assert main(arguments) == 2
-    printed = capsys.readouterr()
-    lines = printed.err.strip().splitlines()
-    assert len(lines) == 1, printed.err
-    assert "Traceback" not in printed.err
-    return lines[0]
 
 
 def test_a_folder_of_images_becomes_a_model_and_a_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -353,7 +344,7 @@ def interrupted(*_: object) -> None:
 
 
 def test_all_alike_by_choice_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["train", "--out", str(tmp_path / "run"), *QUICK, "--outer.learn", "strength"]
+    arguments = ["train", "--out", str(tmp_path / "run"), *QUICK, "--config={outer: {learn: strength}}"]
     arguments += ["--outer.every", "2", "--outer.warmup", "0"]
     assert main(arguments) == 0
     printed = capsys.readouterr().out

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
+from madao.cli.compare_arguments import read_plan
 from madao.cli.train import read_config
 from madao.config.aliases import METHODS, SETTINGS, current_record
-from madao.config.train_config import TrainConfig, from_dict, to_dict
-from madao.experiments.compare_config import read_plan
+from madao.config.train_config import NOT_OPTIONS, TrainConfig, from_dict, to_dict
+from madao.errors import UserError
 from madao.experiments.table import cell_path, read_cells
 from madao.report.run import read_run
 from tests.helpers.run_directories import write_run
@@ -62,10 +63,13 @@ def test_an_old_name_is_read_from_every_place_that_settings_come_from(old: str, 
     found = {
         "a config.yaml": from_dict(nested(old, given)),
         "--config": read_config(["--config", str(file)]),
-        "a flag": read_config([f"--{old}={word}"]),
-        "a flag and a word": read_config([f"--{old}", word]),
         "--variants": read_plan(["--methods", "mine", "--variants", str(variants)]).methods["mine"],
     }
+    if now in NOT_OPTIONS:
+        with pytest.raises(UserError, match=now):
+            read_config([f"--{old}={word}"])
+    else:
+        found |= {"a flag": read_config([f"--{old}={word}"]), "a flag, a word": read_config([f"--{old}", word])}
     assert {place: value(config, now) for place, config in found.items()} == dict.fromkeys(found, given)
 
 

@@ -9,12 +9,14 @@ import pytest
 import yaml
 
 from madao.config.train_config import (
+    NOT_OPTIONS,
     AugmentConfig,
     DataConfig,
     ModelConfig,
     OptimizerConfig,
     OuterConfig,
     TrainConfig,
+    free_settings,
     from_dict,
     to_dict,
 )
@@ -114,10 +116,10 @@ def refusal(key: str, value: Any) -> str:
 @pytest.mark.parametrize(("key", "value"), BAD)
 def test_a_bad_value_is_refused_in_one_line_that_names_its_flag(key: str, value: float) -> None:
     text = refusal(key, value)
-    assert text.startswith(f"--{key} must ")
+    assert text.startswith(f"`{key}` must ")
     assert "got " in text
     if key in LEAST and not value > LEAST[key]:
-        assert text == f"--{key} must be at least {LEAST[key]}, got {value}"
+        assert text == f"`{key}` must be at least {LEAST[key]}, got {value}"
 
 
 @pytest.mark.parametrize(("key", "value"), BAD)
@@ -131,13 +133,13 @@ def test_the_last_good_value_is_taken(key: str, value: float) -> None:
 
 
 def test_values_that_do_not_fit_together_are_refused_in_one_line() -> None:
-    with pytest.raises(UserError, match=r"^--accumulate must divide --batch_size, got 3 and 128$"):
+    with pytest.raises(UserError, match=r"^`accumulate` must divide `batch_size`, got 3 and 128$"):
         TrainConfig(accumulate=3)
-    with pytest.raises(UserError, match=r"^--outer.init_decay goes with --outer.optimizer adam, not rmsprop$"):
+    with pytest.raises(UserError, match=r"^`outer.init_decay` goes with `outer.optimizer=adam`, not rmsprop$"):
         OuterConfig(optimizer="rmsprop", init_decay=1.0)
-    with pytest.raises(UserError, match=r"^--optimizer.nesterov needs --optimizer.momentum above 0$"):
+    with pytest.raises(UserError, match=r"^`optimizer.nesterov` needs `optimizer.momentum` above 0$"):
         OptimizerConfig(nesterov=True, momentum=0)
-    with pytest.raises(UserError, match=r"^--optimizer.milestones belong to the schedule step, got cosine$"):
+    with pytest.raises(UserError, match=r"^`optimizer.milestones` belong to the schedule step, got cosine$"):
         OptimizerConfig(milestones=[3])
     TrainConfig(accumulate=4)
     OptimizerConfig(nesterov=True)
@@ -200,7 +202,21 @@ def test_settings_nobody_knows_are_refused_in_one_line(plain: dict[str, Any], na
 
 
 def test_what_is_read_is_checked() -> None:
-    with pytest.raises(UserError, match=r"^--epochs must be at least 1, got 0$"):
+    with pytest.raises(UserError, match=r"^`epochs` must be at least 1, got 0$"):
         from_dict({"epochs": 0})
-    with pytest.raises(UserError, match=r"^--data.val_fraction must be at least 0 and below 1, got 1.5$"):
+    with pytest.raises(UserError, match=r"^`data.val_fraction` must be at least 0 and below 1, got 1.5$"):
         from_dict({"data": {"validation": 1.5}})
+
+
+def test_the_settings_that_do_not_affect_a_result() -> None:
+    places = {"out", "resume", "device", "devices", "num_nodes", "data.root", "data.workers", "data.decode"}
+    habits = {"tensorboard", "checkpoint_every", "checkpoint_minutes", "data.cache_gib"}
+    speed = {f"speed.{name}" for name in ("kernels", "graph", "compile", "benchmark")}
+    assert free_settings() == places | habits | speed
+    assert free_settings("skip") == free_settings() - {"data.cache_gib"}
+
+
+def test_madao_train_has_sixty_options() -> None:
+    parts = [getattr(TrainConfig(), name) for name in to_dict(TrainConfig())]
+    count = sum(len(dataclasses.fields(part)) if dataclasses.is_dataclass(part) else 1 for part in parts)
+    assert count - len(NOT_OPTIONS) + len(("config", "recipe")) == 60

@@ -1,4 +1,4 @@
-"""Whole runs of several processes: resumed by another number of them, killed, on two hosts, and mistaken."""
+"""Whole runs of several processes: resumed by another number of processes, killed, on two hosts, and with mistakes."""
 
 import os
 import signal
@@ -68,7 +68,7 @@ def test_a_killed_process_ends_the_run_and_leaves_the_checkpoint(tmp_path: Path,
 
 
 def test_two_hosts(tmp_path: Path) -> None:
-    """Two addresses, a `torchrun` each, which know only each other's address."""
+    """Each host has an address and a `torchrun` of its own."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -116,11 +116,11 @@ from pathlib import Path
 
 import torch
 
-from madao.distributed.launch import launched
+from madao.distributed.launch import launch
 
 
 def main():
-    fabric = launched(torch.device("cpu"), 2, 1, half=False)
+    fabric = launch(torch.device("cpu"), 2, 1, half=False)
     network = torch.nn.Linear(2, 2)
     model, optimizer = fabric.setup(network, torch.optim.SGD(network.parameters(), 0.1))
     model.cycle = model

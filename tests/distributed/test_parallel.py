@@ -1,4 +1,4 @@
-"""Several processes against one: the same training, to rounding."""
+"""Several processes train as one does, up to rounding."""
 
 import dataclasses
 from typing import Any
@@ -7,12 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from madao.config.train_config import OuterConfig, TrainConfig
 from madao.data import Batches, InMemoryImages
 from madao.distributed.group import ProcessGroup, Shard
-from madao.distributed.launch import rank_zero_first, synchronised
+from madao.distributed.launch import convert_sync_batchnorm, rank_zero_first
 from madao.distributed.sampling import sample_base_shard, sample_shard, shard_of
-from madao.errors import SharedError, UserError
+from madao.errors import SharedError
 from madao.hypergrad import Unrolled, hypergradient
 from madao.policy import BaseAugmentation, Policy
 from tests.helpers.launching import ended, started
@@ -22,7 +21,7 @@ from tests.helpers.training_processes import CASES
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], dict[str, Any]]:
-    """What 1, 2 and 3 processes wrote down, by number of processes and rank."""
+    """Train with 1, 2 and 3 processes. The keys are the number of processes and the rank."""
     folder = tmp_path_factory.mktemp("processes")
     ranks = [(world, rank) for world in (1, 2, 3) for rank in range(world)]
     running = [started("-m", "tests.helpers.training_processes", str(folder), str(r), str(w)) for w, r in ranks]
@@ -58,7 +57,7 @@ def test_several_processes_train_as_one_does(
 def test_an_outer_step_sums_few_vectors_as_large_as_the_model(
     results: dict[tuple[int, int], dict[str, Any]], case: str, vectors: int
 ) -> None:
-    """As `benchmarks/speed/communication.py` has it: beside these only the policy's gradient and the influences."""
+    """The rest are the policy's gradient and the influences; `benchmarks/speed/communication.py` says the same."""
     found = results[2, 0][case]
     size = sum(value.numel() for value in found["weights"].values())
     summed = found["seen"][1]["summed"]  # at the first one the residual is measured too
@@ -104,7 +103,7 @@ def test_every_process_draws_for_all_and_takes_its_own() -> None:
     assert torch.equal(policies[0].sample(images).choice, policies[1].sample(images).choice)
 
 
-def test_places() -> None:
+def test_shards_divide_a_batch() -> None:
     assert Shard.of(1, [3, 2, 4]) == Shard(3, 5, 9)
     assert len(Shard(3, 5, 9)) == 2
     assert [shard_of(8, ProcessGroup(rank, 3)) for rank in range(3)] == [Shard(0, 3, 8), Shard(3, 6, 8), Shard(6, 8, 8)]
@@ -118,23 +117,23 @@ def test_unrolling_is_for_one_process() -> None:
 
 def test_batch_statistics_are_shared_by_gpus_only() -> None:
     network, gpu = nn.Sequential(nn.BatchNorm2d(3)), torch.device("cuda", 0)
-    with pytest.raises(UserError, match="--sync_batch_norm needs GPUs"):
-        synchronised(network, TrainConfig(), torch.device("cpu"))
-    with pytest.raises(UserError, match=r"does not go with --outer.model_mode train"):
-        synchronised(network, TrainConfig(outer=OuterConfig(model_mode="train")), gpu)
-    assert isinstance(synchronised(network, TrainConfig(), gpu)[0], nn.SyncBatchNorm)  # type: ignore[index]
+    with pytest.raises(SharedError, match="needs GPUs"):
+        convert_sync_batchnorm(network, torch.device("cpu"))
+    with pytest.raises(SharedError, match=r"outer\.model_mode"):
+        convert_sync_batchnorm(network, gpu, twice=True)
+    assert isinstance(convert_sync_batchnorm(network, gpu)[0], nn.SyncBatchNorm)  # type: ignore[index]
 
 
 class Distant(ProcessGroup):
-    """The second of two, as far as this process knows: what the first one says is given."""
+    """The second of two processes. The object of the first one is given."""
 
     says: Any = (None, None)
 
-    def told(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         return self.says
 
 
-def test_what_the_first_one_finds_wrong_stops_the_others() -> None:
+def test_an_error_of_the_first_process_stops_the_others() -> None:
     other = Distant(1, 2)
     done: list[int] = []
     object.__setattr__(other, "says", ("result", None))

@@ -1,4 +1,4 @@
-"""Policies with classes in other libraries: who is given the label takes it, the others say what to do."""
+"""Exports of policies with classes."""
 
 import random
 from pathlib import Path
@@ -19,19 +19,15 @@ from madao.export import albumentations as for_albumentations
 from madao.export import kornia as for_kornia
 from madao.export import timm as for_timm
 from madao.export.torchvision import PolicyTransform
-from tests.export.test_python import test_it_looks_as_if_a_person_had_written_it as assert_tidy
-from tests.helpers.exported import load, write
+from tests.helpers.exported import assert_tidy, load, write
+from tests.helpers.policies import scattered
 
 NAMES = ("cat", 'a "dog"', "<owl>")
 
 
 def uneven() -> PolicySpec:
     policy = ClassPolicy(NAMES, 2, operations=["Invert", "Rotate", "Brightness", "Posterize"])
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator))
-    return policy.spec()
+    return scattered(policy, 1.0).spec()
 
 
 SPEC = uneven()
@@ -62,7 +58,7 @@ def draws(target: str, folder: Path, label: int, count: int) -> list[list[tuple[
 
 
 @pytest.mark.parametrize("target", ["torchvision", "python"])
-def test_what_is_written_draws_by_the_law_of_the_class(target: str, tmp_path: Path) -> None:
+def test_exported_files_draw_with_the_probabilities_of_the_class(target: str, tmp_path: Path) -> None:
     count = 4000
     selection, application, _ = SPEC.tables(torch.float64)
     for label in range(3):
@@ -104,7 +100,7 @@ def test_torchvision_finds_the_label_in_the_sample() -> None:
         transform(image, 3)
 
 
-def test_the_file_that_needs_pillow_alone_takes_the_label(tmp_path: Path) -> None:
+def test_the_python_file_takes_the_label(tmp_path: Path) -> None:
     module = load(always(), "python", tmp_path)
     picture = Image.new("L", (5, 5), 10)
     assert [module.transform(picture, label).getpixel((0, 0)) for label in range(3)] == [245, 10, 10]
@@ -121,7 +117,9 @@ def test_the_policy_itself_takes_labels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["albumentations", "kornia", "timm"])
-def test_who_sees_no_label_says_what_to_do(target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_libraries_without_labels_refuse_policies_with_classes(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert not TARGETS[target].labels
     build: Any = {"albumentations": for_albumentations, "kornia": for_kornia, "timm": for_timm}[target].PolicyTransform
     for refused in (lambda: export(SPEC, target), lambda: build(SPEC)):
@@ -131,14 +129,14 @@ def test_who_sees_no_label_says_what_to_do(target: str, tmp_path: Path, capsys: 
     SPEC.save(path)
     out = tmp_path / "one.py"
     assert main(["export", str(path), "--to", target, "--out", str(out)]) == 2
-    assert "madao export --label cat" in capsys.readouterr().err
+    assert "--label cat" in capsys.readouterr().err
     assert not out.exists()
     assert main(["export", str(path), "--to", target, "--out", str(out), "--label", "cat"]) == 0
     assert SPEC.of_class("cat").dumps() in out.read_text()
     assert "image, label" not in capsys.readouterr().out
 
 
-def test_one_class_or_what_they_share(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_class_or_the_shared_part_can_be_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out = tmp_path / "policy.json", tmp_path / "one.json"
     SPEC.save(path)
     for label in (*NAMES, "shared"):

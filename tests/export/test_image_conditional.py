@@ -1,4 +1,4 @@
-"""Policies that look at images in other libraries: those that show their transforms the image draw by it."""
+"""Exports of policies that depend on the image."""
 
 import random
 import re
@@ -14,18 +14,17 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from madao import ImagePolicy, Policy, PolicySpec, load_policy
+from madao import ImagePolicy, PolicySpec, load_policy
 from madao.cli import main
 from madao.export import albumentations as for_albumentations
 from madao.export import export, image_conditional
 from madao.export import timm as for_timm
-from madao.export.single_image import ImageAugmenter, from_pil
+from madao.export.single_image import ImageAugmenter, Step, from_pil, to_pil
 from madao.export.torchvision import PolicyTransform
 from madao.policy import FrozenPolicy
 from madao.policy.conditional.features import features
-from tests.export.test_python import test_it_looks_as_if_a_person_had_written_it as assert_tidy
-from tests.helpers.exported import load, write
-from tests.policy.conditional.test_image_conditional import inverting_dark
+from tests.helpers.exported import assert_tidy, load, single, write
+from tests.helpers.policies import inverting_dark, scattered
 
 GENERATOR = torch.Generator().manual_seed(0)
 IMAGES = (
@@ -43,10 +42,7 @@ DARK, LIGHT = torch.full((3, 8, 8), 20, dtype=torch.uint8), torch.full((3, 8, 8)
 def uneven() -> PolicySpec:
     policy = ImagePolicy(2, 6, operations=["Invert", "Rotate", "Brightness", "Posterize", "Solarize"])
     policy.standardise(IMAGES)
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.add_(2 * torch.randn(parameter.shape, generator=GENERATOR))
-    return policy.spec()
+    return scattered(policy, 2.0).spec()
 
 
 SPEC = uneven()
@@ -58,13 +54,9 @@ def loaded(folder: Path) -> FrozenPolicy:
     return policy
 
 
-def picture(image: Tensor) -> Image.Image:
-    return Image.fromarray(image.permute(1, 2, 0).numpy())
-
-
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 @pytest.mark.parametrize("size", [(16, 16), (32, 48), (240, 160), (7, 13), (21, 27), (150, 200), (1, 40)])
-def test_pillow_sees_what_madao_sees(mode: str, size: tuple[int, int]) -> None:
+def test_features_from_pillow_equal_those_from_torch(mode: str, size: tuple[int, int]) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
     noise[: size[0] // 2] //= 3
     image = Image.fromarray(noise).convert(mode)
@@ -74,12 +66,12 @@ def test_pillow_sees_what_madao_sees(mode: str, size: tuple[int, int]) -> None:
     assert found[6:] == pytest.approx(expected[6:], abs=1.01 / 255)
 
 
-def test_the_file_that_needs_pillow_alone_has_the_law_of_the_image(tmp_path: Path) -> None:
+def test_the_python_file_has_the_probabilities_of_the_image(tmp_path: Path) -> None:
     module = load(SPEC, "python", tmp_path)
     selection, application, magnitude = loaded(tmp_path).law_of(IMAGES)
     names = {operation.name.lower(): index for index, operation in enumerate(SPEC.operations)}
     for number in range(0, 40, 7):
-        found = module.law(picture(IMAGES[number]), module.FEATURES, module.UNITS, module.STAGES)
+        found = module.law(to_pil(IMAGES[number]), module.FEATURES, module.UNITS, module.STAGES)
         for stage, rows in enumerate(found):
             assert len(rows) == len(SPEC.operations)
             total = sum(row[1] for row in rows)
@@ -102,7 +94,7 @@ def test_the_file_that_needs_pillow_alone_has_the_law_of_the_image(tmp_path: Pat
 
 def draws(target: str, folder: Path, image: Tensor, count: int) -> list[list[tuple[str, bool]]]:
     module = load(SPEC, target, folder)
-    shown = picture(image)
+    shown = to_pil(image)
     names = [operation.name.lower() for operation in SPEC.operations]
     if target == "python":
         transform = module.PolicyTransform(random.Random(0))
@@ -123,7 +115,7 @@ def draws(target: str, folder: Path, image: Tensor, count: int) -> list[list[tup
 
 
 @pytest.mark.parametrize("target", ["torchvision", "albumentations", "timm", "python"])
-def test_what_is_written_draws_by_the_law_of_the_image(target: str, tmp_path: Path) -> None:
+def test_exported_files_draw_with_the_probabilities_of_the_image(target: str, tmp_path: Path) -> None:
     count, pair = 1200, IMAGES[[2, 37]]
     selection, application, _ = (table.double() for table in loaded(tmp_path).law_of(pair))
     selection /= selection.sum(-1, keepdim=True)
@@ -143,7 +135,7 @@ def test_what_is_written_draws_by_the_law_of_the_image(target: str, tmp_path: Pa
             assert stats.binomtest(applied, count, chance).pvalue > 1e-5
 
 
-def test_each_library_looks_at_the_image_it_augments(tmp_path: Path) -> None:
+def test_libraries_draw_by_the_image_they_augment(tmp_path: Path) -> None:
     spec = inverting_dark().spec()
     torchvision = PolicyTransform(spec)
     bright = torch.full_like(DARK, 235)
@@ -159,7 +151,7 @@ def test_each_library_looks_at_the_image_it_augments(tmp_path: Path) -> None:
     image, mask = composed(tv_tensors.Image(DARK), tv_tensors.Mask(torch.ones(8, 8)))
     assert torch.equal(image.as_subclass(Tensor), bright)
     assert (mask == 1).all()
-    assert composed(picture(DARK)).getpixel((0, 0)) == (235,) * 3
+    assert composed(to_pil(DARK)).getpixel((0, 0)) == (235,) * 3
 
     assert torchvision(torch.zeros(0, 3, 8, 8)).shape == (0, 3, 8, 8)
 
@@ -169,8 +161,8 @@ def test_each_library_looks_at_the_image_it_augments(tmp_path: Path) -> None:
     albumentations = for_albumentations.PolicyTransform(spec)
     python = load(spec, "python", tmp_path).transform
     for shown, level in ((DARK, 235), (LIGHT, 230)):
-        assert timm(picture(shown)).getpixel((3, 3)) == (level,) * 3
-        assert python(picture(shown)).getpixel((3, 3)) == (level,) * 3
+        assert timm(to_pil(shown)).getpixel((3, 3)) == (level,) * 3
+        assert python(to_pil(shown)).getpixel((3, 3)) == (level,) * 3
         array = shown.permute(1, 2, 0).contiguous().numpy()
         assert (albumentations(image=array)["image"] == level).all()
         assert (albumentations(image=array[..., 0])["image"] == level).all()
@@ -181,7 +173,7 @@ def test_each_library_looks_at_the_image_it_augments(tmp_path: Path) -> None:
         assert floats == pytest.approx(level / 255, abs=1e-5)
 
 
-def test_one_that_draws_before_it_sees_the_image_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kornia_refuses_policies_that_depend_on_the_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "policy.json"
     SPEC.save(source)
     with pytest.raises(ValueError, match="kornia draws before it sees the images; export to torchvision"):
@@ -191,7 +183,7 @@ def test_one_that_draws_before_it_sees_the_image_is_told_so(tmp_path: Path, caps
     assert main(["export", str(source), "--to", "kornia", "--label", "shared", "--out", str(tmp_path / "a.py")]) == 0
     assert main(["export", str(source), "--to", "json", "--label", "cat", "--out", str(tmp_path / "b.json")]) == 2
     assert "unknown class 'cat'; this policy has none" in capsys.readouterr().err
-    with pytest.raises(ValueError, match=r"depends on what an image shows: sample\(image=image\)"):
+    with pytest.raises(ValueError, match=r"depends on the image: call sample\(image=image\)"):
         ImageAugmenter(SPEC).sample()
 
 
@@ -201,14 +193,12 @@ def test_the_file_draws_where_logits_are_large(tmp_path: Path) -> None:
         policy.get_parameter("selection_outputs").copy_(torch.tensor([5000.0, -5000.0]).expand(1, 1, 2))
     python = load(policy.spec(), "python", tmp_path).transform
     for shown in (DARK, LIGHT):
-        names = {python.draw(picture(shown))[0][0].__name__ for _ in range(20)}
+        names = {python.draw(to_pil(shown))[0][0].__name__ for _ in range(20)}
         assert names <= {"invert", "equalize"}
 
 
-def test_magnitudes_of_every_image_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("madao.export.single_image._REMEMBERED_VALUES", 5)
-    augmenter = ImageAugmenter(SPEC)
-    for image in IMAGES:
-        augmenter.augment(image, augmenter.sample(image=image))
-        assert len(augmenter._values) <= 5
-    assert ImageAugmenter(Policy().spec()).sample(image=IMAGES[0])
+def test_the_cache_of_magnitudes_does_not_grow_without_end() -> None:
+    augmenter, image = ImageAugmenter(single("Brightness", 1.0)), torch.zeros(3, 1, 1, dtype=torch.uint8)
+    for number in range(5000):
+        augmenter.augment(image, (Step(0, True, number / 5000, 1.0),))
+    assert 0 < len(augmenter._values) <= 4096

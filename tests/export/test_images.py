@@ -1,7 +1,7 @@
-"""For the same draw every export makes the images that `FrozenPolicy.apply` makes.
+"""For the same draw, every export gives the images of `FrozenPolicy.augment`.
 
-Bit for bit where madao's own operations run. The file that needs Pillow alone may differ by one level, in what
-moves pixels only: Pillow truncates what madao truncates after adding 1/32 of a level.
+They are equal bit for bit if madao's operations run. The Python file may differ by one level in geometric operations:
+Pillow truncates, and madao truncates after adding 1/32 of a level.
 """
 
 from pathlib import Path
@@ -93,7 +93,7 @@ def test_the_file_without_madao_agrees_to_one_level(name: str, photographs: list
 
 
 def test_whole_draws_of_several_stages(photographs: list[Tensor]) -> None:
-    """What the transforms do on a call is what their draws say, stage by stage."""
+    """A call applies the transform's draw, stage by stage."""
     spec = uneven()
     image = kinds(photographs)[0]
     torchvision, timm, albumentations = ForTorchvision(spec), ForTimm(spec), ForAlbumentations(spec)
@@ -115,7 +115,7 @@ def test_whole_draws_of_several_stages(photographs: list[Tensor]) -> None:
     assert changed > 30
 
 
-def test_what_is_remembered_between_images_does_not_mix_them_up(photographs: list[Tensor]) -> None:
+def test_caches_do_not_mix_up_images(photographs: list[Tensor]) -> None:
     """Sizes, magnitudes and signs in turn, more of them than are kept; and images too large to be kept for."""
     spec = single("Rotate", 0.5)
     policy = ImageAugmenter(spec)
@@ -150,7 +150,7 @@ def test_a_pil_image_that_is_not_changed_is_itself() -> None:
     assert ForTimm(single("Rotate", 1.0, application=0.0))(image) is image
 
 
-def test_what_is_kept_from_inference_can_be_trained_through() -> None:
+def test_values_cached_in_inference_mode_allow_gradients() -> None:
     transform = ForTorchvision(single("Rotate", 0.5))
     steps = {"steps": [steps_for(0.5)[0]], "shape": ()}
     with torch.inference_mode():

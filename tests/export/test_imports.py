@@ -31,7 +31,7 @@ sys.path.insert(0, {folder!r})
 
 
 def run(before: str, code: str, folder: Path, blocked: tuple[str, ...]) -> list[str]:
-    """What `code` prints where the blocked packages are missing, but for what `before` imports."""
+    """Return the output of `code` without the blocked packages, except those that `before` imports."""
     text = f"import sys, time\n{before}\n" + BLOCKER.format(blocked=blocked, folder=str(folder)) + code
     result = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-2000:]
@@ -47,7 +47,7 @@ USES = {
 
 
 @pytest.mark.parametrize("target", USES)
-def test_what_is_written_runs_without_the_trainers_packages(target: str, tmp_path: Path) -> None:
+def test_exported_files_run_without_the_packages_of_training(target: str, tmp_path: Path) -> None:
     path = write(uneven(), target, tmp_path)
     # What the library itself loads is its own affair.
     library = {"albumentations": "albumentations, cv2, pydantic", "kornia": "kornia.augmentation"}.get(target, "torch")
@@ -72,7 +72,7 @@ print(seconds, torch.cuda.is_initialized(), {{name for name in {BLOCKED!r} if na
     assert (initialized, same) == ("False", "True")
 
 
-def test_the_file_without_madao_needs_pillow_alone(tmp_path: Path) -> None:
+def test_the_python_file_only_needs_pillow(tmp_path: Path) -> None:
     path = write(uneven(), "python", tmp_path)
     code = f"""
 start = time.thread_time()

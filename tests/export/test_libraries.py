@@ -68,9 +68,9 @@ def test_albumentations_takes_grey_images_and_several_at_once() -> None:
         assert found["images"].shape == images.shape
         assert all(np.array_equal(found["images"][0], other) for other in found["images"])
         assert found["masks"].dtype == masks.dtype
-    with pytest.raises(ValueError, match="1 or 3 channels, got 5"):
+    with pytest.raises(ValueError, match="got 5"):
         ForAlbumentations(single("Invert", 0.0))(image=array(4, 4, 5))
-    with pytest.raises(ValueError, match="Swirl moves pixels but has no matrix"):
+    with pytest.raises(ValueError, match="Swirl"):
         ForAlbumentations(with_swirl(1e-9))(image=array(4, 4, 3), mask=array(4, 4))
 
 
@@ -115,11 +115,11 @@ def test_kornia_options() -> None:
     inverted = (half(images.repeat(20, 1, 1, 1)) != images.repeat(20, 1, 1, 1)).flatten(1).any(1)
     assert 30 < inverted.sum() < 90
     assert repr(same) == "PolicyTransform(stages=3, operations=14, p=1.0)"
-    with pytest.raises(ValueError, match=r"must lie in \[0, 1\]"):
+    with pytest.raises(ValueError, match="got values"):
         same(images * 255)
     pipeline = AugmentationSequential(ForKornia(single("Rotate", 0.5)), data_keys=["input"])
     found = pipeline(images)
-    with pytest.raises(NotImplementedError, match="a policy cannot be undone"):
+    with pytest.raises(NotImplementedError):
         pipeline.inverse(found)
 
 
@@ -140,7 +140,7 @@ def test_kornia_after_another_augmentation_and_pickled() -> None:
     assert torch.equal(ForKornia(with_swirl())(images), images.flip(-1))
     for key, beside in (("mask", masks), ("bbox_xyxy", box), ("keypoints", point)):
         refusing = AugmentationSequential(ForKornia(with_swirl(1e-9)), data_keys=["input", key])
-        with pytest.raises(ValueError, match="Swirl moves pixels but has no matrix"):
+        with pytest.raises(ValueError, match="Swirl"):
             refusing(images, beside)
 
 
@@ -182,7 +182,7 @@ def test_timm_in_three_parts_and_mistakes() -> None:
     taken = create_transform(32, is_training=True, auto_augment="rand-m9-n2")
     with pytest.raises(ValueError, match=r"there is a RandAugment already; call .* with auto_augment=None"):
         insert(transform, taken)
-    with pytest.raises(TypeError, match="a Compose, got int"):
+    with pytest.raises(TypeError, match=r"the Compose .* got int"):
         insert(transform, 3)
     assert repr(transform).startswith("PolicyTransform(n=3, ops=\n\tstage 1")
 

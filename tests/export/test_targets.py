@@ -17,7 +17,7 @@ from madao.export.torchvision import PolicyTransform as ForTorchvision
 from madao.ops import OPERATIONS
 from madao.policy import OperationParams, PolicySpec
 from tests.helpers.exported import GEOMETRIC, single, uneven
-from tests.ops.test_targets import brute_force
+from tests.helpers.moved_masks import brute_force
 
 HEIGHT, WIDTH = 48, 80
 BOX = (34, 17, 45, 26)  # left, top, right, bottom: the pixels 34..44 by 17..25
@@ -166,7 +166,7 @@ def test_kornia(name: str) -> None:
         assert torch.equal(first, second)
 
 
-def test_what_left_the_frame_is_gone_from_the_mask_too() -> None:
+def test_masks_lose_the_parts_that_left_the_frame() -> None:
     """Out on one side and back: the image has lost what was pushed out, so the mask must have."""
     operations = (OPERATIONS["TranslateX"],)
     spec = PolicySpec(operations, ((OperationParams(1.0, 1.0, 0.4),), (OperationParams(1.0, 1.0, 0.4),)))

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from madao import Policy, PolicyOptimizer
-from tests.outer.test_policy_optimizer import network
+from tests.helpers.outer_steps import descent, network, policy_optimizer
 
 GENERATOR = torch.Generator().manual_seed(0)
 # No image of the last of four classes.
@@ -14,5 +14,4 @@ TRAIN = torch.rand(24, 1, 8, 8, generator=GENERATOR), torch.arange(24) % 3
 
 def build(policy: Policy, **changes: Any) -> PolicyOptimizer:
     """An optimizer that takes an outer step at every call, by plain SGD."""
-    descent = torch.optim.SGD(policy.parameters(), lr=1.0)
-    return PolicyOptimizer(policy, network(), every=1, optimizer=descent, **changes)
+    return policy_optimizer(policy, network(), optimizer=descent(policy), **changes)

@@ -1,8 +1,9 @@
-"""What several processes do in the tests: a training by another library's trainer, and what came of it.
+"""A training by the trainer of another library, which one or several processes share in tests.
 
     torchrun … tests/helpers/integration_processes.py lightning|transformers FOLDER [CHECKPOINT]
 
-Alone it trains on batches as large as those of all processes together, in the order in which they have them.
+A single process trains on batches of the size of all processes' batches together, in the same order.
+Each process saves its weights and its policy.
 """
 
 import os
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 import madao
 
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
-TOGETHER, SHARES = 6, 2  # images in a step, and how many processes ever share them
+TOGETHER, SHARES = 6, 2  # images in a step, and the largest number of processes
 
 
 def policy() -> madao.Policy:
@@ -63,7 +64,7 @@ def by_lightning(folder: Path, resumed: str | None) -> dict[str, Tensor]:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
 
-    # The sampler hands out the images in turn; alone they come as they would one process behind the other.
+    # The sampler deals the images out in turn. A single process gets them in the order of the processes.
     order = torch.arange(24).reshape(-1, TOGETHER // SHARES, SHARES).transpose(1, 2).reshape(-1)
     data, labels = images(24, 0)
     train = TensorDataset(data, labels) if WORLD > 1 else TensorDataset(data[order], labels[order])
@@ -160,7 +161,7 @@ if __name__ == "__main__":
     run = {"lightning": by_lightning, "transformers": by_transformers}[library]
     found = run(Path(folder), rest[0] if rest else None)
     if dist.is_initialized():
-        dist.destroy_process_group()  # whose threads may else outlive the interpreter, which then aborts
+        dist.destroy_process_group()  # its threads must not outlive the interpreter
     torch.save(
         {name: tensor.detach() for name, tensor in found.items()}, Path(folder) / f"{os.environ.get('RANK', 0)}.pt"
     )

@@ -1,4 +1,4 @@
-"""How tests start trainings of several processes, and end them."""
+"""Starting and ending trainings of several processes."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ def environment() -> dict[str, str]:
 
 
 def started(*command: str) -> subprocess.Popen[str]:
-    """In a group of its own, so that all of it can be ended."""
+    """Start Python in a new process group, so that all its processes can be ended."""
     return subprocess.Popen(
         [sys.executable, *command],
         stdout=subprocess.PIPE,
@@ -30,7 +30,7 @@ def started(*command: str) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str], seconds: float = 120) -> str:
-    """Its output. What is left of the group after that time is killed."""
+    """Return the output of a process. Fail, and kill its group, if it has not ended after some seconds."""
     try:
         return process.communicate(timeout=seconds)[0]
     except subprocess.TimeoutExpired:

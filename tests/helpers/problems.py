@@ -1,4 +1,4 @@
-"""Small problems in float64 whose hypergradient is known otherwise: in closed form, or by differences of a solve."""
+"""Small problems in float64 with a known hypergradient, in closed form or by differences of solved problems."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,7 +14,7 @@ DOUBLE = torch.float64
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Known:
-    """A problem at the solution of its inner part, with what is known of it."""
+    """A problem at its inner solution, with its exact hypergradient and the Hessian there."""
 
     problem: Problem
     exact: Tensor
@@ -87,7 +87,7 @@ def quadratic() -> Known:
 
 
 def ridge() -> Known:
-    """Ridge regression in the logarithm of the regularisation weight, differentiated through the normal equations."""
+    """Ridge regression. φ is the logarithm of the regularisation weight; the normal equations give the gradient."""
     x, y, x_val, y_val = random(20, 5, seed=4), random(20, seed=5), random(15, 5, seed=6), random(15, seed=7)
     phi = torch.tensor([-0.3], dtype=DOUBLE)
 
@@ -109,7 +109,7 @@ def ridge() -> Known:
 
 
 def weighted_logistic() -> Known:
-    """Logistic regression in the weights of its training examples."""
+    """Logistic regression. φ holds the weights of the training examples."""
     x, x_val = random(12, 4, seed=8), random(10, 4, seed=9)
     y, y_val = (x[:, 0] + 0.5 * random(12, seed=10) > 0).to(DOUBLE), (x_val[:, 0] > 0).to(DOUBLE)
 
@@ -126,7 +126,7 @@ def weighted_logistic() -> Known:
 
 
 def tanh_network() -> Known:
-    """Two layers with tanh between, in the noise added to its targets and its weight decay."""
+    """A network of two layers. φ shifts its targets and sets its weight decay."""
     x, x_val = random(30, 2, seed=12), random(20, 2, seed=13)
     target, target_val = x.prod(1).tanh(), x_val.prod(1).tanh()
 
@@ -140,7 +140,7 @@ def tanh_network() -> Known:
 
     phi = torch.tensor([0.2, -0.1, -1.0], dtype=DOUBLE)
     start = 0.5 * random(13, seed=14)
-    for _ in range(1500):  # into the basin of a minimum, where Newton's method takes over
+    for _ in range(1500):  # into the basin of a minimum, for Newton's method
         start = start - 0.3 * torch.func.grad(inner)(start, phi)
     return known(inner, lambda t, _: (predict(t, x_val) - target_val).square().mean(), start, phi)
 

@@ -1,6 +1,8 @@
-"""What several processes do in the tests: a training whose every number they write down."""
+"""A training that several processes share in tests. Each process saves every number of its outer steps.
 
-import functools
+python -m tests.helpers.training_processes FOLDER RANK WORLD
+"""
+
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,11 +28,11 @@ from madao.hypergrad import (
     Unaugmented,
 )
 from madao.hypergrad.hypergradient import pending_hypergradient
-from madao.outer import policy_optimizer as outer_module
-from madao.outer.policy_optimizer import PolicyOptimizer
+from madao.outer import outer_gradient
 from madao.policy import BaseAugmentation, ClassPolicy, ImagePolicy, Policy
 from madao.tasks import Classification
 from madao.training.inner_step import InnerStep
+from tests.helpers.outer_steps import policy_optimizer
 
 CASES: dict[str, dict[str, Any]] = {
     "influence, deflated": {"solver": Deflated(4), "estimator": Influence(LeaveOneOut())},
@@ -47,10 +49,10 @@ CASES: dict[str, dict[str, Any]] = {
         "microbatch": 3,
     },
     "a policy each class": {"classes": 3, "draws": 2},
-    "a policy each image": {"looks": True, "draws": 2},
+    "a policy each image": {"by_image": True, "draws": 2},
     "relaxed, neumann": {"solver": Neumann(3, 0.01), "estimator": Relaxed(), "inner_mode": "train"},
 }
-BATCH, VALIDATION, STEPS = 13, 11, 60  # no number of processes divides them
+BATCH, VALIDATION, STEPS = 13, 11, 60  # not divisible by the numbers of processes
 
 
 def network() -> nn.Module:
@@ -67,7 +69,7 @@ def network() -> nn.Module:
 
 
 def batch(number: int, count: int, ranks: ProcessGroup) -> tuple[Tensor, Tensor]:
-    """This process's part of a batch."""
+    """Return the part of a batch that belongs to this process."""
     generator = torch.Generator().manual_seed(number)
     images = torch.rand(count, 1, 8, 8, generator=generator, dtype=torch.float64)
     labels = torch.randint(0, 3, (count,), generator=generator)
@@ -76,15 +78,15 @@ def batch(number: int, count: int, ranks: ProcessGroup) -> tuple[Tensor, Tensor]
 
 
 def train(case: str) -> dict[str, Any]:
-    """Sixty steps, an outer step at every third; what came of them."""
+    """Take sixty steps with an outer step at every third, and return the results."""
     ranks, model = ProcessGroup.current(), network()
     settings = dict(CASES[case])
-    classes, looks = settings.pop("classes", None), settings.pop("looks", False)
-    policy = (ImagePolicy(seed=1) if looks else ClassPolicy(classes, seed=1) if classes else Policy(seed=1)).double()
+    classes, by_image = settings.pop("classes", None), settings.pop("by_image", False)
+    policy = (ImagePolicy(seed=1) if by_image else ClassPolicy(classes, seed=1) if classes else Policy(seed=1)).double()
     standard = BaseAugmentation(padding=1, cutout=2, flip=True, seed=2)
     shared = DistributedDataParallel(model) if ranks.world > 1 else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    outer = PolicyOptimizer(
+    outer = policy_optimizer(
         policy,
         model,
         every=3,
@@ -118,24 +120,17 @@ def train(case: str) -> dict[str, Any]:
         seen.append({"q": found.solution, "grads": found.grads, **numbers})
         return found
 
-    setattr(dist, "all_reduce", counted)  # noqa: B010 -- a spy in place of a function
-
-    setattr(outer_module, "unread", spied)  # noqa: B010 -- a spy in place of a function
+    # Spies in place of functions; every case of a process sets its own.
+    setattr(dist, "all_reduce", counted)  # noqa: B010
+    setattr(outer_gradient, "pending_hypergradient", spied)  # noqa: B010
     for number in range(STEPS):
         trained = step(*batch(number, BATCH, ranks), True)
         holes = trained.draw.hole_y, trained.draw.hole_x
-        outer.step((trained.cropped, trained.targets, *holes), batch(1000 + number, VALIDATION, ranks), after(standard))
+        train_batch = trained.cropped, trained.targets, *holes
+        outer.step(train_batch, batch(1000 + number, VALIDATION, ranks), standard.after_policy)
     setattr(dist, "all_reduce", all_reduce)  # noqa: B010
     assert outer.updates == STEPS // 3, (case, outer.skipped)
     return {"seen": seen, "weights": model.state_dict(), "policy": dict(policy.named_parameters())}
-
-
-def after(standard: BaseAugmentation) -> Any:
-    return functools.partial(_after, standard)
-
-
-def _after(standard: BaseAugmentation, images: Tensor, hole_y: Tensor, hole_x: Tensor) -> Tensor:
-    return standard.after_policy(images, hole_y, hole_x)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A hypergradient says itself whether to trust it."""
+"""The health of a hypergradient."""
 
 import dataclasses
 import math
@@ -16,12 +16,12 @@ from madao.hypergrad import (
     Neumann,
     Nystrom,
     Problem,
+    Solver,
     Status,
     Unrolled,
     hypergradient,
     pytree,
 )
-from madao.hypergrad.hypergradient import LinearSolver
 
 
 def curved(*curvatures: float, outer_scale: float = 1.0) -> Problem:
@@ -36,11 +36,11 @@ def curved(*curvatures: float, outer_scale: float = 1.0) -> Problem:
     )
 
 
-def status(problem: Problem, solver: LinearSolver) -> Status:
+def status(problem: Problem, solver: Solver) -> Status:
     return hypergradient(problem, solver).stats.status
 
 
-def test_neumann_converging_truncated_diverging() -> None:
+def test_neumann_converges_is_truncated_or_diverges() -> None:
     assert status(curved(1.0, 2.0), Neumann(60, 0.5)) is Status.CONVERGED
     assert status(curved(1.0, 2.0), Neumann(5, 1e-3)) is Status.TRUNCATED
     assert status(curved(1.0, 50.0), Neumann(5, 0.1)) is Status.DIVERGING
@@ -66,13 +66,13 @@ def test_conjugate_gradient_meets_negative_curvature() -> None:
 
 @pytest.mark.parametrize("solver", [Neumann(3, 0.1), ConjugateGradient(3), Identity(), Nystrom(2)])
 @pytest.mark.parametrize("scale", [math.inf, math.nan])
-def test_not_finite(solver: LinearSolver, scale: float) -> None:
+def test_gradients_that_are_not_finite_are_unusable(solver: Solver, scale: float) -> None:
     result = hypergradient(curved(1.0, 2.0, outer_scale=scale), solver)
     assert result.stats.status is Status.NON_FINITE
     assert not result.stats.usable
 
 
-def test_not_finite_curvature() -> None:
+def test_infinite_curvature_is_not_finite() -> None:
     def inner(t: Tensor, p: Tensor) -> Tensor:
         return (t - p).abs().pow(1.5).sum()  # infinite curvature where θ = φ
 
@@ -80,7 +80,7 @@ def test_not_finite_curvature() -> None:
     assert status(problem, Neumann(3, 0.1)) is Status.NON_FINITE
 
 
-def test_the_numbers() -> None:
+def test_stats_are_the_numbers_of_the_series() -> None:
     result = hypergradient(curved(1.0, 4.0), Neumann(1, 0.1))
     stats = result.stats
     # terms: (1, 1), then (0.9, 0.6); q = 0.1 · (1.9, 1.6); v − H q = (0.81, 0.36)
@@ -107,7 +107,7 @@ def test_a_runaway_is_never_usable() -> None:
     assert singular.stats.status is Status.DIVERGING
 
 
-def test_what_was_measured_counts_more_than_what_was_believed() -> None:
+def test_a_measured_residual_overrides_the_solver() -> None:
     def flat(v: Tensor, diagonal: Tensor) -> Problem:
         zero = torch.zeros_like(diagonal)
         return Problem(zero, zero, lambda t, p: 0.5 * (diagonal * (t - p).square()).sum(), lambda t, _: (v * t).sum())
@@ -138,8 +138,8 @@ def test_every_status_says_what_to_do() -> None:
         assert len(each.value) > 20
 
 
-def test_a_product_that_is_not_a_number_is_not_passed_over() -> None:
-    """Where the check alone meets it. Without products in the solution it does not matter."""
+def test_a_product_that_is_nan_makes_the_result_unusable() -> None:
+    """Even if only the check meets it. It does not matter to a solution without products."""
     calls = 0
 
     class Spoiled(ForwardOverReverse):

@@ -1,4 +1,4 @@
-"""Signal and noise, where both are known."""
+"""Signal-to-noise ratios of gradients whose signal and noise are known."""
 
 import math
 
@@ -62,7 +62,7 @@ def test_the_running_ratio_is_that_of_all_steps(ratio: float) -> None:
     assert abs(found[1]) < 0.03
 
 
-def test_it_goes_on_from_a_saved_state() -> None:
+def test_a_saved_running_ratio_continues() -> None:
     first, second = RunningSignal(0.9), RunningSignal(0.9)
     for row in gradients(20, 0.3):
         first.update([row])
@@ -74,7 +74,7 @@ def test_it_goes_on_from_a_saved_state() -> None:
     assert first.ratios() == second.ratios()
 
 
-def test_a_change_of_the_tensor_afterwards_does_not_matter() -> None:
+def test_the_running_ratio_copies_its_gradients() -> None:
     running, values = RunningSignal(), torch.ones(3)
     running.update([values])
     values.zero_()
@@ -82,7 +82,7 @@ def test_a_change_of_the_tensor_afterwards_does_not_matter() -> None:
     assert running.ratios() == [math.inf]
 
 
-def test_bad_shapes_and_decays() -> None:
+def test_bad_shapes_and_decays_raise() -> None:
     with pytest.raises(ValueError, match=r"at least 4 steps, got \[3, 20\]"):
         agreement(gradients(3, 0.0))
     with pytest.raises(ValueError, match=r"decay must be at least 0 and below 1, got 1"):

@@ -71,7 +71,7 @@ class Picking:
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """Is given its part, and its labels."""
+    """A loss that receives its examples and labels."""
 
     def outputs(self, params: Any, given: Vector) -> Tensor:
         found: Tensor = MODEL(params, given[0])
@@ -85,7 +85,7 @@ class Given:
 
 
 def picking(scored: int = 0, direct: bool = True) -> list[Term]:
-    """Of the parts, the last `scored` are only that."""
+    """Terms that pick their part of all inputs; the last `scored` are only scored."""
     smooth = len(PARTS) - scored
     return [
         Term(Picking(p.start, p.stop, direct), 1 / 3, 1 / smooth if i < smooth else 0.0) for i, p in enumerate(PARTS)
@@ -103,7 +103,7 @@ def given(scored: int = 0, direct: bool = True) -> list[Term]:
 
 
 def gradient(terms: Callable[..., list[Term]], scored: int, direct: bool, *how: Any) -> tuple[Tensor, Any]:
-    """Of brightness and of a preference for bright images."""
+    """The gradient in brightness and in a preference for bright images."""
     phi = torch.tensor([0.9, 0.3], dtype=torch.float64, requires_grad=True)
     images = IMAGES * phi[0]
     log_prob = F.logsigmoid(phi[1] * IMAGES.flatten(1).mean(1))
@@ -126,7 +126,7 @@ def gradient(terms: Callable[..., list[Term]], scored: int, direct: bool, *how: 
     ],
     ids=str,
 )
-def test_parts_that_are_given_are_those_that_are_picked(
+def test_terms_of_part_of_the_inputs_equal_losses_that_pick_the_part(
     solver: Any, estimator: Any, scored: int, direct: bool, kind: SecondOrder
 ) -> None:
     expected, expected_stats = gradient(picking, scored, direct, solver, ForwardOverReverse(), estimator)
@@ -142,7 +142,7 @@ def test_finite_differences_and_unrolling_too() -> None:
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-12)
 
 
-def test_what_of_the_outer_loss_comes_from_the_inputs_has_its_part_in_the_gradient() -> None:
+def test_the_direct_gradient_of_the_outer_loss_counts() -> None:
     """The outer loss by brighter images, moving or not, differs by its own derivative at fixed weights."""
     phi = torch.tensor(0.9, dtype=torch.float64, requires_grad=True)
     images = IMAGES * phi
@@ -176,7 +176,7 @@ def test_parts_of_one_shape_are_traced_once() -> None:
     assert len(apart._made) > 2 * len(names)
 
 
-def test_terms_that_take_nothing_of_the_inputs_have_no_part_in_their_gradient() -> None:
+def test_terms_without_inputs_do_not_contribute_to_their_gradient() -> None:
     """Of three parts the last is of other images, which do not move."""
     *moving, still = given()
     terms = [*moving, dataclasses.replace(still, of=lambda _: (IMAGES[PARTS[2]], LABELS[PARTS[2]]))]
@@ -187,7 +187,7 @@ def test_terms_that_take_nothing_of_the_inputs_have_no_part_in_their_gradient() 
 
 
 @pytest.mark.parametrize("taken", [IMAGES, [IMAGES, LABELS], {"images": IMAGES}, (IMAGES, 3)])
-def test_what_a_term_takes_is_a_tuple_of_tensors(taken: Any) -> None:
+def test_a_term_that_returns_no_tuple_of_tensors_raises(taken: Any) -> None:
     terms = [Term(Given(), of=lambda _: taken)]
     with pytest.raises(
         TypeError, match=r"Term.of must return a tuple of tensors, got \w+ for a term of the outer loss"

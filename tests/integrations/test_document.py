@@ -1,10 +1,18 @@
-"""What docs/integrations.md tells people to do works. Its blocks are `py`: they run here, where libraries may warn."""
+"""The code of docs/integrations.md and of docstrings runs. The page has `py` blocks, since libraries warn here."""
 
+import doctest
+import importlib
+import re
 from pathlib import Path
 
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
 
-from tests.test_documents import ROOT, fences
+import madao
+
+PAGE = Path(__file__).parents[2] / "docs" / "integrations.md"
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
@@ -13,7 +21,19 @@ def test_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order, as a reader would paste them."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    blocks = [code for language, code in fences(ROOT / "docs" / "integrations.md") if language == "py"]
+    blocks = re.findall(r"^```py\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert len(blocks) == 3
     for code in blocks:
         exec(compile(code, "integrations.md", "exec"), names)
+
+
+MODULES = ["outer.policy_optimizer", "outer.compute_options", "outer.policy_adam", "distributed.group"]
+MODULES += ["integrations.loop_adapter", "integrations.lightning"]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples_run(name: str) -> None:
+    names = {"madao": madao, "torch": torch, "nn": nn, "F": F, "pl": pytest.importorskip("lightning.pytorch")}
+    found = doctest.testmod(importlib.import_module(f"madao.{name}"), extraglobs=names)
+    assert found.attempted > 0
+    assert found.failed == 0

@@ -1,4 +1,4 @@
-"""The callback under the real Trainer."""
+"""The callback in trainings by the real Trainer."""
 
 import csv
 import subprocess
@@ -44,7 +44,7 @@ def loaders(**settings: Any) -> tuple[DataLoader[Any], DataLoader[Any]]:
 
 
 class Classifier(pl.LightningModule):
-    """Remembers the images that its steps see."""
+    """A classifier that keeps the batches of its steps."""
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
@@ -111,10 +111,8 @@ def test_it_is_the_plain_loop_bit_for_bit(accumulate: int, train_images: int | N
             optimizer.zero_grad()
             pooled = [torch.cat(tensors) for tensors in zip(*newest, strict=True)]
             chosen = tuple(tensor[-(train_images or 6 * accumulate) :] for tensor in pooled)
-            if outer.due():
-                outer.step(chosen, tuple(next(validation)))
-            else:
-                outer.step(chosen, ())
+            if outer.tick():
+                outer.update(chosen, tuple(next(validation)))
     assert outer.calls == 16 // accumulate
     assert outer.updates >= 3
     assert not equal(madao.Policy(), policy)
@@ -139,7 +137,7 @@ def test_a_policy_with_classes_is_given_the_targets() -> None:
 
 
 def test_a_policy_that_changes_nothing_changes_nothing() -> None:
-    """The order of images, dropout, validation: all as without the callback."""
+    """The order of images, dropout and validation are those of a training without the callback."""
     modules = []
     for callbacks in ([], [PolicyCallback(policy := unchanging_policy(), every=1, optimizer=adam(policy))]):
         torch.manual_seed(0)
@@ -235,20 +233,18 @@ def test_it_works_with_limits_and_a_datamodule_that_does_not_validate() -> None:
     assert module.seen["validation"] == []
 
 
-def test_validation_images_can_be_others_than_the_trainer_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[Tensor] = []
-    step = madao.PolicyOptimizer.step
+def test_validation_images_can_be_others_than_the_trainer_s() -> None:
+    seen: list[Tensor] = []
 
-    def spy(self: Any, train: Any, validation: Any) -> Any:
-        taken.append(validation[0])
-        return step(self, train, validation)
+    def transform(images: Tensor) -> Tensor:
+        seen.append(images.detach())
+        return images
 
-    monkeypatch.setattr(madao.PolicyOptimizer, "step", spy)
-    own = TensorDataset(torch.zeros(5, 1, 8, 8), torch.zeros(5, dtype=torch.int64))
-    callback = PolicyCallback(madao.Policy(), every=1, validation=DataLoader(own, 2), validation_images=3)
+    own = DataLoader(TensorDataset(torch.zeros(5, 1, 8, 8), torch.zeros(5, dtype=torch.int64)), 2)
+    callback = PolicyCallback(madao.Policy(), every=1, validation=own, validation_images=3, transform=transform)
     trainer([callback], max_epochs=1).fit(Classifier(), *loaders())
-    assert [images.shape[0] for images in taken] == [3] * 4
-    assert not torch.cat(taken).any()
+    assert [len(images) for images in seen if not images.any()] == [3] * 4
+    assert {len(images) for images in seen if images.any()} == {6}
 
 
 def test_the_model_can_be_a_part_of_the_module() -> None:
@@ -270,7 +266,7 @@ def test_mixed_precision_reaches_the_outer_steps() -> None:
     callback = PolicyCallback(madao.Policy(), every=2)
     trainer([callback], max_epochs=1, precision="bf16-mixed").fit(Classifier(), *loaders())
     assert callback.outer is not None
-    assert callback.outer.autocast is torch.bfloat16
+    assert callback.outer.compute.autocast is torch.bfloat16
     assert callback.outer.updates == 2
 
 
@@ -307,7 +303,7 @@ class Manual(Classifier):
 
 
 def test_manual_optimisation_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"Manual optimises by hand.*PolicyOptimizer\.step in training_step"):
+    with pytest.raises(ValueError, match="Manual optimises manually"):
         trainer([PolicyCallback(madao.Policy())]).fit(Manual(), *loaders())
 
 
@@ -316,24 +312,24 @@ def test_weights_in_parts_are_refused() -> None:
         pass
 
     parts: Any = SimpleNamespace(strategy=Sharded())
-    with pytest.raises(ValueError, match=r"all weights in every process, and the strategy is Sharded.*strategy='ddp'"):
+    with pytest.raises(ValueError, match="Sharded"):
         PolicyCallback(madao.Policy()).setup(parts, Classifier(), "fit")
 
 
 def test_half_precision_weights_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"precision='bf16-true'.*use '32-true'"):
+    with pytest.raises(ValueError, match="bf16-true"):
         trainer([PolicyCallback(madao.Policy())], precision="bf16-true").fit(Classifier(), *loaders())
 
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_without_one_validation_loader_it_says_so(count: int) -> None:
-    class JobPool(Classifier):
+    class TwoLoaders(Classifier):
         def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
             pass
 
-    with pytest.raises(ValueError, match=rf"the Trainer has {count}; .*PolicyCallback\(validation=loader\)"):
+    with pytest.raises(ValueError, match=f"the Trainer has {count};"):
         trainer([PolicyCallback(madao.Policy(), every=1)], limit_val_batches=count).fit(
-            JobPool(), loaders()[0], [loaders()[1]] * count or None
+            TwoLoaders(), loaders()[0], [loaders()[1]] * count or None
         )
 
 
@@ -352,7 +348,7 @@ def test_uint8_images_want_a_transform() -> None:
             pass
 
     whole = TensorDataset((TRAIN.tensors[0] * 255).to(torch.uint8), TRAIN.tensors[1])
-    with pytest.raises(TypeError, match=r"are uint8.*transform=…"):
+    with pytest.raises(TypeError, match="uint8"):
         trainer([PolicyCallback(madao.Policy())]).fit(OfBytes(), DataLoader(whole, 6), DataLoader(whole, 6))
     callback = PolicyCallback(madao.Policy(), every=2, transform=lambda images: images)
     trainer([callback], max_epochs=1).fit(OfBytes(), DataLoader(whole, 6), DataLoader(whole, 6))
@@ -363,7 +359,7 @@ def test_uint8_images_want_a_transform() -> None:
 def test_wrong_settings_are_refused_at_once() -> None:
     with pytest.raises(TypeError, match="evry"):
         PolicyCallback(madao.Policy(), evry=3)
-    with pytest.raises(ValueError, match="train_images must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="train_images"):
         PolicyCallback(madao.Policy(), train_images=0)
 
 

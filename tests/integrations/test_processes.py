@@ -1,7 +1,8 @@
-"""Several processes under other libraries' trainers."""
+"""Several processes under the trainers of other libraries."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,11 +13,11 @@ from madao.distributed.group import ProcessGroup, Shard
 from madao.integrations.loop_adapter import LoopAdapter
 from tests.helpers.launching import ended, started, torchrun
 
-SCRIPT = str(Path(__file__).with_name("processes.py"))
+SCRIPT = str(Path(__file__).parents[1] / "helpers" / "integration_processes.py")
 
 
 def trained(folder: Path, world: int, library: str, *resumed: str) -> list[dict[str, Tensor]]:
-    """What each process ended with."""
+    """Run a training, and return the weights and the policy of each process."""
     folder.mkdir()
     command = [SCRIPT, library, str(folder), *resumed]
     if world > 1:
@@ -48,25 +49,37 @@ def test_a_checkpoint_goes_on_with_another_number_of_processes(tmp_path: Path) -
     assert far(alone, resumed) < 1e-12
 
 
-def test_a_policy_that_looks_at_images_looks_alike_in_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first has one image and waits for more, and with it the second, which has two from the start."""
-    told: list[list[Tensor]] = []
+told: list[list[Tensor]] = []
+"""The messages of the first process to the second one, which runs after it."""
 
-    def broadcast_(ranks: ProcessGroup, tensors: Iterable[Tensor]) -> None:
+
+class InTurn(ProcessGroup):
+    """Two processes, of which the second runs when the first has ended."""
+
+    def broadcast_(self, tensors: Iterable[Tensor]) -> None:
         found = list(tensors)
-        if ranks.first:
+        if self.rank == 0:
             told.append([tensor.detach().clone() for tensor in found])
         else:
             for tensor, value in zip(found, told.pop(0), strict=True):
                 tensor.data.copy_(value)
 
-    monkeypatch.setattr(ProcessGroup, "broadcast_", broadcast_)
-    monkeypatch.setattr(ProcessGroup, "broadcast_object", lambda _, value: value)
-    monkeypatch.setattr(ProcessGroup, "all_gather", lambda _, values, place: values)
-    monkeypatch.setattr(ProcessGroup, "places", lambda _, counts, device: [Shard.alone(count) for count in counts])
+    def broadcast_object(self, value: Any) -> Any:
+        return value
+
+    def all_gather(self, values: Tensor, place: Shard | None = None) -> Tensor:
+        return values
+
+    def places(self, counts: Sequence[int], device: torch.device) -> list[Shard]:
+        return [Shard.alone(count) for count in counts]
+
+
+def test_an_image_policy_is_standardised_alike_in_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first process has one image and waits for more. The second has two at first and waits too."""
+    told.clear()
     policies, seen = [], []
     for rank in range(2):
-        monkeypatch.setattr(ProcessGroup, "current", lambda rank=rank: ProcessGroup(rank, 2))
+        monkeypatch.setattr(ProcessGroup, "current", lambda rank=rank: InTurn(rank, 2))
         policy = madao.ImagePolicy(seed=rank)
         learner = LoopAdapter(policy, 0, 1, None, None, {})
         learner.start(nn.Linear(1, 1))
@@ -84,14 +97,13 @@ def test_a_policy_that_looks_at_images_looks_alike_in_all_processes(monkeypatch:
             assert torch.equal(found, value), name
 
 
-def test_images_that_are_kept_are_forgotten_by_all_processes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of five images one process has three and one two. Yet both keep as many batches, as checkpoints ask them to."""
-    for name in ("broadcast_", "broadcast_object"):
-        monkeypatch.setattr(ProcessGroup, name, lambda _, value: value)
+def test_all_processes_drop_kept_images_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process has three of five images and the other two. Checkpoints need the same number of batches of both."""
     kept = [[torch.rand(5, 1, 4, 4), torch.arange(5)] for _ in range(3)]
+    told.clear()
     lengths = []
     for rank in range(2):
-        monkeypatch.setattr(ProcessGroup, "current", lambda rank=rank: ProcessGroup(rank, 2))
+        monkeypatch.setattr(ProcessGroup, "current", lambda rank=rank: InTurn(rank, 2))
         learner = LoopAdapter(madao.Policy(), 0, 1, 11, None, {})
         learner.load_state_dict({"policy": learner.policy.state_dict(), "outer": None, "kept": kept})
         learner.start(nn.Linear(1, 1))
@@ -99,4 +111,4 @@ def test_images_that_are_kept_are_forgotten_by_all_processes_at_once(monkeypatch
         learner._kept.append((torch.rand(3, 1, 4, 4), torch.arange(3), 6))
         learner._forget()
         lengths.append(len(learner._kept))
-    assert lengths == [2, 2]  # 5 + 6: just what is wanted
+    assert lengths == [2, 2]  # 5 + 6 images, as many as are needed

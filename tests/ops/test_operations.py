@@ -1,4 +1,4 @@
-"""What holds for every operation, whatever it does."""
+"""Properties of every operation."""
 
 import pytest
 import torch

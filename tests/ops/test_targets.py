@@ -1,42 +1,17 @@
 """Masks, points and boxes go where the image goes."""
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
 from madao.ops import OPERATIONS, Operation, geometric, targets
+from tests.helpers.moved_masks import PLACES, brute_force
 
 GEOMETRIC = [name for name, operation in OPERATIONS.items() if operation.geometric]
 SIZES = [(23, 41), (40, 17), (1, 9), (16, 16)]
 STRENGTHS = [(0.0, 1.0), (0.37, 1.0), (0.37, -1.0), (1.0, 1.0), (1.0, -1.0)]
-
-# Where output pixel (x, y), counted from edges, reads the input: written from the documentation, in float64.
-PLACES: dict[str, Callable[[float, float, float, int, int], tuple[float, float]]] = {
-    "ShearX": lambda x, y, v, h, w: (x + v * y, y),
-    "ShearY": lambda x, y, v, h, w: (x, y + v * x),
-    "TranslateX": lambda x, y, v, h, w: (x + v * w, y),
-    "TranslateY": lambda x, y, v, h, w: (x, y + v * h),
-    "Rotate": lambda x, y, v, h, w: (
-        w / 2 + math.cos(math.radians(v)) * (x - w / 2) - math.sin(math.radians(v)) * (y - h / 2),
-        h / 2 + math.sin(math.radians(v)) * (x - w / 2) + math.cos(math.radians(v)) * (y - h / 2),
-    ),
-}
-
-
-def brute_force(name: str, mask: Tensor, value: float) -> tuple[Tensor, Tensor]:
-    """The moved mask, and where no place lies on the line between two pixels, so that there is one nearest."""
-    height, width = mask.shape[-2:]
-    moved, sure = torch.zeros_like(mask), torch.ones(height, width, dtype=torch.bool)
-    for row in range(height):
-        for column in range(width):
-            x, y = PLACES[name](column + 0.5, row + 0.5, value, height, width)
-            if 0 <= x < width and 0 <= y < height:
-                moved[..., row, column] = mask[..., int(y), int(x)]
-            sure[row, column] = min(abs(x - round(x)), abs(y - round(y))) > 1e-9
-    return moved, sure
 
 
 def parameter(name: str, magnitude: float, sign: float) -> tuple[Tensor, Tensor, float]:

@@ -1,6 +1,5 @@
-"""What a recorder does around its graphs; the graphs themselves are tested where they are used, on a GPU."""
+"""Which graphs are recorded when, and in which pool, without a GPU; with one: test_graph_pool_memory."""
 
-import contextlib
 import weakref
 from typing import Any
 
@@ -8,42 +7,53 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.outer.cuda_graph import CudaGraphRunner
+from madao.outer.cuda_graph import CudaGraphRunner, GraphPool
+from tests.helpers.fake_cuda import FakeCuda
 
 
-@pytest.fixture(autouse=True)
-def without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls before a recording run as they are, and a recording fails."""
-
-    def aside(recorder: CudaGraphRunner[Any], key: Any, tensors: tuple[Tensor, ...]) -> Any:
-        return recorder.function(key, tensors)
-
-    def fail(*_: Any) -> None:
-        raise RuntimeError("the host   waited\nfor the device")
-
-    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(CudaGraphRunner, "_aside", aside)
-    monkeypatch.setattr(CudaGraphRunner, "_record", fail)
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    return FakeCuda(monkeypatch)
 
 
 def double(key: float, tensors: tuple[Tensor, ...]) -> Tensor:
     return key * tensors[0]
 
 
-def test_what_cannot_be_recorded_goes_on_as_it_is_and_says_so_once() -> None:
+def runner(name: str, cuda: FakeCuda, memory: GraphPool | None = None, before: int = 1) -> CudaGraphRunner[int]:
+    """Return a runner of a function that notes its calls."""
+
+    def function(key: int, _: tuple[Tensor, ...]) -> int:
+        cuda.happened.append(name)
+        if key < 0:
+            raise RuntimeError("the host waited")
+        return key
+
+    return CudaGraphRunner(function, name, [], cuda.happened.append, memory, before=before)
+
+
+def called(runner: CudaGraphRunner[int], key: int, cuda: FakeCuda) -> list[str]:
+    """Call a runner, and return what happens."""
+    del cuda.happened[:]
+    assert runner(key, (torch.zeros(1),)) == key
+    return [*cuda.happened]
+
+
+def test_a_function_that_cannot_be_recorded_runs_without_a_graph_and_that_is_said_once(cuda: FakeCuda) -> None:
     said: list[str] = []
-    recorder = CudaGraphRunner(double, "training steps", [], said.append, before=2)
+    cuda.error = RuntimeError("the host   waited\nfor the device")
+    steps = CudaGraphRunner(double, "training steps", [], said.append, before=2)
     for number in range(5):
-        assert recorder(2.0, (torch.tensor([float(number)]),)).item() == 2 * number
+        assert steps(2.0, (torch.tensor([float(number)]),)).item() == 2 * number
         assert len(said) == (number > 1)
     assert said == [
         "training steps run without a CUDA graph, which could not be recorded: RuntimeError: the host waited for the "
         "device"
     ]
+    assert cuda.happened.count("generator restored") == 1
 
 
-def test_errors_of_the_function_itself_are_errors() -> None:
+def test_errors_of_the_function_are_not_caught(cuda: FakeCuda) -> None:
     def broken(_: Any, tensors: tuple[Tensor, ...]) -> Tensor:
         raise ValueError("no such label")
 
@@ -51,7 +61,7 @@ def test_errors_of_the_function_itself_are_errors() -> None:
         CudaGraphRunner(broken, "training steps", [], print)(0, (torch.zeros(1),))
 
 
-def test_another_way_takes_over_with_nothing_left_of_the_first() -> None:
+def test_another_function_takes_over_with_the_memory_of_the_first(cuda: FakeCuda) -> None:
     left: list[weakref.ref[Tensor]] = []
     said: list[str] = []
 
@@ -64,58 +74,78 @@ def test_another_way_takes_over_with_nothing_left_of_the_first() -> None:
         assert left[0]() is None, "the failed call's tensors are still there"
         return float(tensors[0].sum())
 
-    recorder = CudaGraphRunner(large, "outer steps", [], said.append, otherwise=small)
-    assert recorder(0, (torch.ones(3),)) == 3
-    assert recorder(0, (torch.ones(4),)) == 4
+    steps = CudaGraphRunner(large, "outer steps", [], said.append, otherwise=small)
+    assert steps(0, (torch.ones(3),)) == 3
+    assert steps(0, (torch.ones(4),)) == 4
     assert len(left) == len(said) == 1
 
 
-def test_what_is_forgotten_is_recorded_again_at_its_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    did: list[str] = []
-
-    class Graph:
-        def replay(self) -> None:
-            did.append("replay")
-
-    def aside(recorder: CudaGraphRunner[Any], key: Any, tensors: tuple[Tensor, ...]) -> Any:
-        did.append("aside")
-        return recorder.function(key, tensors)
-
-    def record(recorder: CudaGraphRunner[Any], key: Any, recording: Any) -> None:
-        did.append("record")
-        recording.graph, recording.result = Graph(), recorder.function(key, recording.static)
-
-    monkeypatch.setattr(CudaGraphRunner, "_aside", aside)
-    monkeypatch.setattr(CudaGraphRunner, "_record", record)
-    recorder = CudaGraphRunner(double, "outer steps", [], pytest.fail, before=1)
-    for _ in range(3):
-        recorder(2.0, (torch.ones(1),))
-    recorder.forget()
-    for _ in range(2):
-        recorder(2.0, (torch.ones(1),))
-    assert did == ["aside", "record", "replay", "replay", "record", "replay", "replay"]
+def test_a_dropped_graph_is_recorded_again_at_its_next_call(cuda: FakeCuda) -> None:
+    steps = runner("outer", cuda)
+    assert [called(steps, 2, cuda) for _ in range(3)] == [["outer"], ["in 1", "outer", "replay"], ["replay"]]
+    steps.forget()
+    assert [called(steps, 2, cuda) for _ in range(2)] == [["in 1", "outer", "replay"], ["replay"]]
 
 
-def test_inputs_that_never_come_again_are_not_recorded() -> None:
+def test_functions_whose_shapes_always_change_are_not_recorded(cuda: FakeCuda) -> None:
     said: list[str] = []
-    recorder = CudaGraphRunner(double, "outer steps", [], said.append, otherwise=double)
+    steps = CudaGraphRunner(double, "outer steps", [], said.append, otherwise=double)
     for number in range(20):
-        assert torch.equal(recorder(1.0, (torch.ones(number + 1),)), torch.ones(number + 1))
+        assert torch.equal(steps(1.0, (torch.ones(number + 1),)), torch.ones(number + 1))
     assert len(said) == 1
-    assert "16 things of different kinds or shapes" in said[0]
-    assert not recorder._recordings
+    assert "16 " in said[0]
+    assert not steps._recordings
 
 
-def test_tensors_are_copied_to_where_they_were_first() -> None:
+def test_arguments_are_copied_to_the_same_tensors(cuda: FakeCuda) -> None:
     places: set[int] = set()
 
     def note(_: Any, tensors: tuple[Tensor, ...]) -> float:
         places.update(tensor.data_ptr() for tensor in tensors)
         return float(tensors[0].sum() + tensors[1].sum())
 
-    recorder = CudaGraphRunner(note, "outer steps", [], print, before=9)
+    steps = CudaGraphRunner(note, "outer steps", [], print, before=9)
     for number in range(4):
-        assert recorder(0, (torch.full((2,), float(number)), torch.tensor([number]))) == 3 * number
+        assert steps(0, (torch.full((2,), float(number)), torch.tensor([number]))) == 3 * number
     assert len(places) == 2
-    assert recorder("another thing to do", (torch.full((2,), 5.0), torch.tensor([5]))) == 15
-    assert len(places) == 2  # what was traced of the one serves the other
+    assert steps("another thing to do", (torch.full((2,), 5.0), torch.tensor([5]))) == 15
+    assert len(places) == 2, "traced code of one key serves the other"
+
+
+def test_a_call_before_its_recording_takes_the_place_of_the_graphs(cuda: FakeCuda) -> None:
+    memory = GraphPool()
+    inner, outer = runner("inner", cuda, memory), runner("outer", cuda, memory)
+    assert called(inner, 1, cuda) == ["inner"]
+    assert called(inner, 1, cuda) == ["in 1", "inner", "replay"]
+    assert called(inner, 1, cuda) == ["replay"]
+    assert called(outer, 2, cuda) == ["waited", "outer"]
+    assert called(inner, 1, cuda) == ["in 2", "inner", "replay"], "recorded again, in another pool"
+    assert called(inner, 1, cuda) == ["replay"]
+
+
+def test_a_first_recording_has_a_new_pool_and_the_other_graphs_follow(cuda: FakeCuda) -> None:
+    memory = GraphPool()
+    inner, outer = runner("inner", cuda, memory, before=0), runner("outer", cuda, memory, before=0)
+    assert called(inner, 1, cuda) == ["in 1", "inner", "replay"]
+    assert called(outer, 2, cuda) == ["waited", "in 2", "outer", "replay"]
+    assert called(inner, 1, cuda) == ["in 2", "inner", "replay"]
+    assert called(outer, 2, cuda) == called(inner, 1, cuda) == ["replay"]
+    assert called(outer, 3, cuda) == ["waited", "in 3", "outer", "replay"], "another graph of the same runner"
+    assert called(outer, 2, cuda) == ["in 3", "outer", "replay"]
+    assert called(inner, 1, cuda) == ["in 3", "inner", "replay"]
+
+
+def test_a_recording_that_fails_leaves_the_others_another_pool(cuda: FakeCuda) -> None:
+    memory = GraphPool()
+    inner, outer = runner("inner", cuda, memory, before=0), runner("outer", cuda, memory, before=0)
+    called(inner, 1, cuda)
+    del cuda.happened[:]
+    with pytest.raises(RuntimeError, match="the host waited"):
+        outer(-1, (torch.zeros(1),))
+    assert cuda.happened[:4] == ["waited", "in 2", "outer", "generator restored"]
+    assert called(inner, 1, cuda) == ["in 3", "inner", "replay"]
+
+
+def test_a_pool_without_graphs_is_not_waited_for(cuda: FakeCuda) -> None:
+    GraphPool().release()
+    assert cuda.happened == []

@@ -1,14 +1,19 @@
 """Crop, flip, normalise and Cutout, against one image at a time."""
 
 import dataclasses
+import math
+import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torchvision.transforms import functional as TF
 
 from madao import BaseAugmentation, Policy, RandAugment
 from madao.policy.base_augmentation import cut_out
+from tests.helpers.policies import seeded
 
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
 
@@ -86,29 +91,60 @@ def test_empty_batch_and_odd_hole() -> None:
     assert hole[0, 0, 3:6, 3:6].sum() == 0
 
 
-def test_mistakes() -> None:
-    with pytest.raises(ValueError, match="padding must be a whole number of at least 0, got -1"):
-        BaseAugmentation(padding=-1)
-    with pytest.raises(ValueError, match=r"cutout must be a whole number of at least 0, got 1\.5"):
-        BaseAugmentation(cutout=1.5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="mean and std go together"):
-        BaseAugmentation(mean=MEAN)
-    with pytest.raises(ValueError, match="mean and std go together"):
-        BaseAugmentation(mean=(), std=())
-    standard, images = BaseAugmentation(policy=Policy()), torch.rand(6, 3, 8, 8)
-    with pytest.raises(ValueError, match="the draw is for 1 images, but there are 6"):
-        standard.augment(images, standard.sample(images[:1]))
-    with pytest.raises(ValueError, match="differ in whether there is a policy"):
-        standard.augment(images, BaseAugmentation().sample(images))
-    with pytest.raises(ValueError, match="a relaxed draw needs a learned policy"):
-        BaseAugmentation(policy=RandAugment()).sample(images, relaxed=True)
-    with pytest.raises(ValueError, match="mean and std have 3 channels, the images 1"):
-        BaseAugmentation(mean=MEAN, std=STD)(torch.rand(2, 1, 8, 8))
-    with pytest.raises(TypeError, match="apply needs a draw"):
-        BaseAugmentation().augment(torch.rand(2, 1, 8, 8))  # type: ignore[call-overload]
+def test_in_evaluation_mode_it_prepares_images_as_an_evaluation_does(crops: Tensor) -> None:
+    policy = RandAugment()
+    base = BaseAugmentation(mean=MEAN, std=STD, policy=policy, size=24).eval()
+    assert not policy.training
+    assert torch.equal(base(crops), base.normalise(base.centre(crops)))
+    assert torch.equal(base(crops), base(crops))
+    draw = base.sample(crops, seeded())
+    assert torch.equal(base.augment(crops, draw), base.train().augment(crops, draw))
+    assert not torch.equal(base(crops), base(crops))
 
 
-def test_what_is_kept_from_an_evaluation_can_be_trained_with() -> None:
+def test_apply_is_that_of_modules() -> None:
+    seen: list[nn.Module] = []
+    base = BaseAugmentation(policy=Policy())
+    assert base.apply(seen.append) is base
+    assert seen == [base.policy, base]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"padding": -1}, "padding must be a whole number of at least 0, got -1"),
+        ({"cutout": 1.5}, "cutout must be a whole number of at least 0, got 1.5"),
+        ({"size": 0}, "size must be a whole number of at least 1, got 0"),
+        (
+            {"mean": MEAN},
+            "mean and std go together, one each per channel, std above 0; got (0.49",
+        ),
+        ({"mean": (), "std": ()}, "mean and std go together, one each per channel, std above 0; got () and ()"),
+        *(
+            ({"scale": scale}, f"scale is a fraction of the image's area, above 0 and at most 1, got {scale}")
+            for scale in (0.0, -0.1, 1.5, math.nan)
+        ),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        BaseAugmentation(**settings)
+
+
+def test_draws_and_images_that_do_not_fit_are_refused() -> None:
+    base, images = BaseAugmentation(policy=Policy()), torch.rand(6, 3, 8, 8)
+    calls: dict[str, Callable[[], object]] = {
+        "the draw is for 1 images, but there are 6": lambda: base.augment(images, base.sample(images[:1])),
+        "only one of the draw and this": lambda: base.augment(images, BaseAugmentation().sample(images)),
+        "a relaxed draw needs": lambda: BaseAugmentation(policy=RandAugment()).sample(images, relaxed=True),
+        "mean and std have 3 channels, the images 1": lambda: BaseAugmentation(mean=MEAN, std=STD)(images[:, :1]),
+    }
+    for message, call in calls.items():
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_constants_cached_in_inference_mode_allow_gradients() -> None:
     mean, std = (0.123, 0.4, 0.5), (0.2, 0.3, 0.321)  # not used elsewhere, so that evaluation asks first
     standard = BaseAugmentation(mean=mean, std=std)
     with torch.inference_mode():

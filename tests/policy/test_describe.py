@@ -4,7 +4,8 @@ import torch
 from madao import Draw, PolicySpec
 from madao.ops import OPERATIONS, Operation
 from madao.policy import OperationParams
-from madao.policy.describe import alike, amount, preferred, sentence, steps, strength
+from madao.policy.describe import alike, preferred, sentence, steps
+from madao.policy.units import amount, strength
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_steps_are_those_that_are_applied() -> None:
     ("shares", "expected"),
     [([0.25] * 4, False), ([0.37, 0.21, 0.42], False), ([0.5, 0.25, 0.25], True), ([1.0], False)],
 )
-def test_what_is_chosen_half_again_as_often_is_preferred(shares: list[float], expected: bool) -> None:
+def test_operations_from_one_and_a_half_times_the_even_share_are_preferred(shares: list[float], expected: bool) -> None:
     assert preferred(shares) is expected
 
 

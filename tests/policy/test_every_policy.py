@@ -1,17 +1,19 @@
-"""What holds for every policy, learned or not."""
+"""Properties of every policy, learned or not."""
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from scipy import stats
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from madao import AutoAugment, BaseAugmentation, Draw, Policy, RandAugment, TrivialAugment, Uniform
 from madao.policy import AugmentationPolicy
+from tests.helpers.policies import fields, seeded
 
 KINDS: dict[str, Callable[..., AugmentationPolicy]] = {
     "policy": Policy,
@@ -24,10 +26,6 @@ KINDS: dict[str, Callable[..., AugmentationPolicy]] = {
 Build = Callable[..., AugmentationPolicy]
 every_policy = pytest.mark.parametrize("build", KINDS.values(), ids=KINDS.keys())
 MANY = torch.empty(1, 1, 1, 1).expand(40_000, 3, 32, 32)
-
-
-def fields(draw: Draw) -> tuple[Tensor, ...]:
-    return draw.choice, draw.applied, draw.magnitude, draw.sign
 
 
 def same(first: Draw, second: Draw) -> bool:
@@ -50,17 +48,49 @@ def test_a_given_generator_is_the_only_source(build: Build) -> None:
 
 
 @every_policy
-def test_seed_copy_and_state(build: Build) -> None:
+def test_seed_copy_and_state(build: Build, tmp_path: Path) -> None:
     images = torch.rand(40, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     policy = build(seed=1)
     assert torch.equal(build(seed=1)(images), policy(images))
     assert not torch.equal(build(seed=2)(images), build(seed=1)(images))
     other = build(seed=9)
-    other.load_state_dict(policy.state_dict())
+    torch.save(policy.state_dict(), tmp_path / "policy.pt")
+    other.load_state_dict(torch.load(tmp_path / "policy.pt", weights_only=True))
     copied = copy.deepcopy(policy)
     expected = policy(images)
     assert torch.equal(other(images), expected)
     assert torch.equal(copied(images), expected)
+
+
+@every_policy
+def test_images_keep_shape_and_dtype_and_change(build: Build, crops: Tensor) -> None:
+    policy = build()
+    for images in (crops, crops / 255, crops[:, :1], crops[:0], crops[:1, :, :1, :1], crops[:7, :, :5, :9] / 255):
+        result = policy(images)
+        assert result.shape == images.shape
+        assert result.dtype == images.dtype
+        assert images.numel() < 10 or not torch.equal(result, images)
+
+
+@every_policy
+def test_evaluation_mode_passes_images_through(build: Build, crops: Tensor) -> None:
+    policy = build().eval()
+    state = policy.state_dict()
+    for images in (crops, crops / 255, 3 * crops.float()):  # also normalised ones, which a policy cannot augment
+        assert policy(images) is images
+    assert same(policy.sample(crops, seeded()), build().sample(crops, seeded()))
+    draw = policy.sample(crops, seeded())
+    assert torch.equal(policy.augment(crops, draw), policy.train().augment(crops, draw))
+    assert not torch.equal(policy(crops), crops)
+    assert policy.state_dict().keys() == state.keys()
+
+
+@every_policy
+def test_apply_is_that_of_modules(build: Build) -> None:
+    seen: list[nn.Module] = []
+    policy = build()
+    assert nn.Sequential(policy, nn.Flatten()).apply(seen.append)[0] is policy
+    assert policy in seen
 
 
 @every_policy

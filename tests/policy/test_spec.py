@@ -57,7 +57,7 @@ def test_round_trip(spec: PolicySpec) -> None:
 
 @given(specs())
 @settings(max_examples=30)
-def test_a_loaded_policy_has_the_law_of_the_saved_one(spec: PolicySpec) -> None:
+def test_a_loaded_policy_has_the_probabilities_of_the_saved_one(spec: PolicySpec) -> None:
     loaded = PolicySpec.loads(spec.dumps())
     for ours, theirs in zip(loaded.tensors(torch.float64), spec.tensors(torch.float64), strict=True):
         assert torch.equal(ours, theirs)

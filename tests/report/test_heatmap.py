@@ -11,8 +11,8 @@ from madao import ClassPolicy, ImagePolicy, Policy
 from madao.report import read_run, write_report
 from madao.report.gallery import gallery
 from madao.report.heatmap import heat_map
+from tests.helpers.policies import inverting_dark
 from tests.helpers.run_directories import write_run
-from tests.policy.conditional.test_image_conditional import inverting_dark
 
 NAMES = ("cat & dog", "<b>owl</b>", "fox")
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from madao.hypergrad import Identity, Neumann, Relaxed
 from madao.models.encoder import Encoder, SplitBatchNorm, split_norms
-from madao.outer.policy_optimizer import PolicyOptimizer
+from madao.outer import ComputeOptions, PolicyOptimizer
 from madao.policy import BaseAugmentation, Policy
 from madao.tasks import MoCo
 from madao.training.inner_step import InnerStep
@@ -161,9 +161,9 @@ def test_the_hypergradient_is_that_of_central_differences(mode: Any, solver: Any
         transform=STANDARD.normalise,
         solver=solver,
         estimator=Relaxed(),
-        inner_mode=mode,
         views=2,
         soft_targets=moco.soft_targets,
+        compute=ComputeOptions(inner_mode=mode),
     )
     buffers = {name: value.clone() for name, value in moco.key.named_buffers()}
     policy.manual_seed(3)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from madao.hypergrad import (
     Deflated,
+    FunctionalModel,
     GaussNewton,
     Identity,
     Influence,
@@ -20,11 +21,11 @@ from madao.hypergrad import (
 )
 from madao.models import SmallFCN
 from madao.models.encoder import Encoder, split_norms
-from madao.outer.gradient_history import Recent
+from madao.outer import PolicyOptimizer
 from madao.outer.outer_step import OuterRequest
-from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import BaseAugmentation, Draw, Policy
 from madao.tasks import MoCo, Segmentation, Task
+from tests.helpers.outer_steps import policy_optimizer
 
 STANDARD = BaseAugmentation(padding=1, cutout=0, mean=(0.5,), std=(0.25,))
 CASES: dict[str, dict[str, Any]] = {
@@ -72,9 +73,8 @@ def build(make: Any, **settings: Any) -> tuple[PolicyOptimizer, Task]:
     model, task = make(training=settings.get("inner_mode") == "train")
     soft_targets = {"views": task.views, "soft_targets": task.soft_targets}
     policy = Policy(seed=3)
-    return PolicyOptimizer(
-        policy, model, task.losses, every=1, transform=STANDARD.normalise, **soft_targets, **settings
-    ), task
+    losses = {"loss": task.losses, "transform": STANDARD.normalise}
+    return policy_optimizer(policy, model, **losses, **soft_targets, **settings), task
 
 
 @pytest.mark.parametrize(
@@ -85,22 +85,22 @@ def test_traced_steps_are_those_of_the_reference(make: Any, name: str) -> None:
     outer, task = build(make, **CASES[name])
     tensors, recent, traced = given(task, 1), None, Traced()
     if isinstance(outer.solver, Deflated):
-        recent = Recent.of(outer.solver, outer.model, None)
+        recent = outer.solver.prepare(None, FunctionalModel(outer.model).params, check=False)
         recent.rows.copy_(torch.cat([0.1 * parameter.detach().flatten() for parameter in outer.model.parameters()]))
-    asked = OuterRequest(None, 0, False, recent)
+    asked = OuterRequest(state=recent)
     for seed in (1, 2):
         for static, value in zip(tensors, given(task, seed), strict=True):
             static.copy_(value)
         task.after_step(torch.nn.functional.normalize(torch.randn(5, 6), dim=1))  # a graph has to see the new queue
         state = outer.policy.get_extra_state()
-        expected = outer._estimated(None, asked, tensors).grads
+        expected = outer.reference(asked, tensors).grads
         outer.policy.set_extra_state(state)
-        found = outer._estimated(traced, asked, tensors).grads
+        found = outer.reference.with_hvp(traced)(asked, tensors).grads
         for a, b in zip(found, expected, strict=True):
             assert torch.allclose(a, b, rtol=2e-3, atol=2e-5 * float(b.abs().max())), (name, seed)
             assert b.abs().max() > 0
     kept = len(traced._made)
-    outer._estimated(traced, asked, tensors)
+    outer.reference.with_hvp(traced)(asked, tensors)
     assert len(traced._made) == kept
 
 
@@ -142,8 +142,8 @@ def test_two_views_are_scored_for_both_of_their_draws(monkeypatch: pytest.Monkey
 def test_the_gradient_that_is_taken_out_is_that_of_another_draw_and_its_own_targets(make: Any) -> None:
     outer, task = build(make, estimator=Influence(LeaveOneOut()), solver=Deflated(3))
     tensors = given(task, 1)
-    recent = Recent.of(Deflated(3), outer.model, None)
-    found = outer._estimated(None, OuterRequest(None, 0, False, recent), tensors).newest
+    recent = Deflated(3).prepare(None, FunctionalModel(outer.model).params, check=False)
+    found = outer.reference(OuterRequest(state=recent), tensors).carry
     assert found is not None
     again = Policy(seed=3)  # from the start again
     floats = tensors[0] / 255

@@ -48,19 +48,25 @@ def test_a_run_stops_resumes_and_is_measured(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ([*MOCO, "--augment.cutout=4"], "--augment.cutout does not go with moco, got 4"),
-        ([*MOCO, "--task.queue=100"], "--task.queue must hold two batches of 128, got 100"),
+        ([*MOCO, "--augment.cutout=4"], "--augment.cutout must be 0 for the task moco, got 4"),
+        ([*MOCO, "--task.queue=100"], "--task.queue must hold two batches of 128 images, got 100"),
         ([*MOCO, "--task.bn_splits=3"], "--task.bn_splits must divide the images of one pass, 128 by --batch_size"),
         ([*MOCO, "--sync_batch_norm=true"], "--sync_batch_norm does not go with moco"),
         ([*MOCO, "--task.momentum=2"], "--task.momentum must lie between 0 and 1, got 2"),
         *(
-            ([*MOCO, "--task.bn_splits=8", "--outer.model_mode=train", f"--outer.{name}=20"], f"20 by --outer.{name}")
+            (
+                [*MOCO, "--task.bn_splits=8", f"--config={{outer: {{model_mode: train, {name}: 20}}}}"],
+                f"20 by --outer.{name}",
+            )
             for name in ("train_batch_size", "curvature_batch_size", "pathwise_batch_size", "microbatch")
         ),
         (["--task.name=segmentation"], "digits has no masks"),
         (["--data.name=shapes"], "shapes has masks"),
         ([*SEGMENTATION, "--outer.baseline=class-mean"], "class-mean needs a class for every image"),
-        ([*SEGMENTATION, "--optimizer.label_smoothing=0.1"], "label_smoothing belongs to classification, got 0.1"),
+        (
+            [*SEGMENTATION, "--config={optimizer: {label_smoothing: 0.1}}"],
+            "label_smoothing must be 0 for the task segmentation",
+        ),
     ],
 )
 def test_a_task_refuses_settings(
@@ -73,8 +79,8 @@ def test_a_task_refuses_settings(
 @pytest.mark.parametrize(
     ("condition", "policy", "message"),
     [
-        ("class", ClassPolicy(10), "needs a class for every image, which moco has not"),
-        ("image", ImagePolicy(), "draws for one view of each, and moco has two"),
+        ("class", ClassPolicy(10), "needs a class for every image, and moco has none"),
+        ("image", ImagePolicy(), "draws for one view of it, and moco has 2"),
     ],
 )
 def test_moco_refuses_conditional_policies(

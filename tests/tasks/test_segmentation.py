@@ -76,18 +76,6 @@ def test_each_image_has_its_own_operation_and_tones_leave_the_mask() -> None:
     assert torch.equal(twice, policy.augment_masks(moved, draw_of(policy, stage[::-1])))
 
 
-def test_an_image_and_its_mask_stay_together() -> None:
-    """An image whose level is its class, moved by whole pixels or read in the middle of blobs, still is."""
-    policy = Policy(seed=3, exclude=[name for name, operation in OPERATIONS.items() if not operation.geometric])
-    mask = torch.zeros(200, 32, 32, dtype=torch.uint8)
-    mask[:, 8:24, 8:24] = 200
-    draw = policy.sample(mask[:, None])
-    image, moved = policy.augment(mask[:, None], draw)[:, 0], policy.augment_masks(mask, draw)
-    counted = (moved != IGNORED) & ((image < 5) | (image > 195))  # else between two levels
-    assert torch.equal(image[counted] > 100, moved[counted] > 100)
-    assert counted.float().mean() > 0.6
-
-
 @pytest.mark.parametrize("scale", [None, 0.5])
 def test_training_sees_masks_where_their_images_are(scale: float | None) -> None:
     """Images whose level is their class still are such, after the middle, crop, flip and policy of an inner step."""
@@ -170,7 +158,7 @@ def test_losses_are_the_mean_over_the_pixels_of_each_image_that_count() -> None:
     assert float(task.num_errors(outputs, targets)) == pytest.approx(float(sum(num_errors)))
 
 
-def test_what_outer_steps_see_is_the_hard_mask_with_the_derivative_of_a_soft_one() -> None:
+def test_outer_steps_see_the_hard_mask_with_the_derivative_of_a_soft_one() -> None:
     task, policy, targets = Segmentation(4), Policy(stages=1, operations=["Rotate"]).double(), masks()
     with torch.no_grad():
         policy.application_logits.fill_(20)

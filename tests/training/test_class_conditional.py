@@ -16,8 +16,8 @@ from madao.hypergrad import Influence, Relaxed, SameExample
 from madao.training.run.directory import run_directory
 from madao.training.trainer import Trainer
 from tests.helpers.conditional import TRAIN, build
+from tests.helpers.outer_steps import VALIDATION
 from tests.helpers.training import assert_resumes, built, settings, splits, trained
-from tests.outer.test_policy_optimizer import VALIDATION
 
 
 @pytest.mark.parametrize("estimator", [Influence(), Relaxed()])
@@ -124,7 +124,7 @@ def test_a_file_with_classes_is_a_method_for_the_same_classes(tmp_path: Path) ->
 
 
 def test_the_condition_belongs_to_the_learned_policy() -> None:
-    with pytest.raises(UserError, match=r"--augment.conditional_on belongs to the method learned, got uniform"):
+    with pytest.raises(UserError, match=r"`augment.conditional_on` belongs to the method learned, got uniform"):
         AugmentConfig(method="uniform", conditional_on="class")
-    with pytest.raises(UserError, match=r"--augment.shrinkage must be at least 0, got -1"):
+    with pytest.raises(UserError, match=r"`augment.shrinkage` must be at least 0, got -1"):
         AugmentConfig(shrinkage=-1)

@@ -17,9 +17,9 @@ from madao.policy.conditional.features import features
 from madao.training.run.directory import run_directory
 from madao.training.trainer import Trainer
 from tests.helpers.conditional import TRAIN, build
+from tests.helpers.outer_steps import VALIDATION
+from tests.helpers.policies import inverting_dark
 from tests.helpers.training import assert_resumes, built, settings, splits, trained
-from tests.outer.test_policy_optimizer import VALIDATION
-from tests.policy.conditional.test_image_conditional import inverting_dark
 
 
 def by_image(out: Path, **changes: Any) -> TrainConfig:
@@ -51,8 +51,7 @@ def test_traced_steps_have_the_gradient_of_others() -> None:
             for parameter in policy.parameters():
                 parameter.add_(torch.randn(parameter.shape, generator=generator))
         outer = build(policy)
-        asked = OuterRequest(None, 0, False, None, None, None)
-        return outer._estimated(hvp, asked, (*TRAIN, *VALIDATION)).grads
+        return outer.reference.with_hvp(hvp)(OuterRequest(), (*TRAIN, *VALIDATION)).grads
 
     for found, expected in zip(gradient(Traced()), gradient(None), strict=True):
         assert expected.abs().max() > 0

@@ -56,7 +56,7 @@ def test_magnitudes_are_learned_from_a_quarter_of_the_images(
 ) -> None:
     loop = built(settings(tmp_path, outer=OuterConfig(**outer))).outer_loop
     assert loop is not None
-    assert loop.outer.pathwise_batch == images
+    assert loop.outer.compute.pathwise_batch == images
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_outer_steps_pass_as_many_images_at_once_as_training_does(
 ) -> None:
     loop = built(settings(tmp_path, outer=OuterConfig(**outer), **more)).outer_loop
     assert loop is not None
-    assert loop.outer.microbatch == images
+    assert loop.outer.compute.microbatch == images
 
 
 def test_outer_steps_are_taken_at_averaged_weights(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_random_sign_is_a_fair_coin_that_a_resumed_run_throws_alike(tmp_path: 
         logits, found = optimizer.policy.selection_logits, []
         while optimizer.updates < until:
             before = logits.detach().clone()
-            optimizer._update([torch.ones_like(parameter) for parameter in optimizer._params], 1.0)
+            optimizer._apply([torch.ones_like(parameter) for parameter in optimizer._learned.values()], 1.0)
             found.append(float((before - logits.detach()).sign().mean()))
         return found
 
@@ -138,7 +138,7 @@ def test_a_random_sign_leaves_the_prior_of_classes_alone(tmp_path: Path) -> None
     """The gradient climbs or descends; λ r δ always pulls deviations to 0."""
     optimizer = random_signs(tmp_path, conditional_on="class", shrinkage=5.0)
     generator = torch.Generator().manual_seed(3)
-    names = [name for name in optimizer._names if name.endswith("_deviations")]
+    names = [name for name in optimizer._learned if name.endswith("_deviations")]
     with torch.no_grad():
         for name in names:
             deviations = optimizer.policy.get_parameter(name)
@@ -147,20 +147,20 @@ def test_a_random_sign_leaves_the_prior_of_classes_alone(tmp_path: Path) -> None
     signs = []
     for update in range(60):
         signs.append(optimizer.sign(update))
-        given = [torch.randn(parameter.shape, generator=generator) for parameter in optimizer._params]
+        given = [torch.randn(parameter.shape, generator=generator) for parameter in optimizer._learned.values()]
         expected = {}
-        for name, gradient in zip(optimizer._names, given, strict=True):
+        for name, gradient in zip(optimizer._learned, given, strict=True):
             pull = 5.0 * gradient.square().mean().sqrt() * optimizer.policy.get_parameter(name).detach()
             expected[name] = signs[-1] * gradient + (pull if name in names else 0.0)
         found: dict[str, Tensor] = {}
 
         def spy(*_: Any, found: dict[str, Tensor] = found) -> None:
-            for name, parameter in zip(optimizer._names, optimizer._params, strict=True):
+            for name, parameter in optimizer._learned.items():
                 assert parameter.grad is not None
                 found[name] = parameter.grad.clone()
 
         hook = optimizer.optimizer.register_step_pre_hook(spy)
-        optimizer._update(given, 1.0)
+        optimizer._apply(given, 1.0)
         hook.remove()
         for name, gradient in expected.items():
             torch.testing.assert_close(found[name], gradient)

@@ -68,14 +68,16 @@ def _run(verb: str, *arguments: str) -> int:
 
 
 def with_flags(message: str) -> str:
-    """Write the settings that an error names in backticks as flags.
+    """Write the settings that an error names in backticks as flags, those that have no flag by their names.
 
     >>> with_flags("`data.size` must be at least 1; try `batch_size=64`")
     '--data.size must be at least 1; try --batch_size 64'
     """
+    from madao.config.train_config import NOT_OPTIONS
 
     def flag(found: re.Match[str]) -> str:
-        return f"--{found['name']}" if found["value"] is None else f"--{found['name']} {found['value']}"
+        name = found["name"] if found["name"] in NOT_OPTIONS else f"--{found['name']}"
+        return name if found["value"] is None else f"{name} {found['value']}"
 
     return re.sub(r"`(?P<name>[a-z_]+(?:\.[a-z_]+)?)(?:=(?P<value>[^`]*))?`", flag, message)
 

@@ -7,8 +7,9 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from madao.cli import with_flags
+from madao.cli.compare_arguments import MORE, own_parser, read_plan
 from madao.errors import UserError
-from madao.experiments.compare_config import MORE, Plan, own_parser, read_plan
+from madao.experiments.compare_config import Plan
 from madao.experiments.comparison import Comparison
 from madao.experiments.table import TUNED, Table, headings, lines, note
 from madao.text import counted

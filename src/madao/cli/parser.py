@@ -1,16 +1,18 @@
 """Flags and YAML to function arguments and dataclasses, with errors of one line."""
 
+import argparse
 import difflib
 import inspect
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 import jsonargparse
 import yaml
 
 from madao.config.aliases import current_arguments, current_config
+from madao.config.train_config import NOT_OPTIONS, TrainConfig
 from madao.errors import UserError
 
 _read_yaml = jsonargparse.get_loader("yaml")
@@ -30,6 +32,13 @@ class Parser(jsonargparse.ArgumentParser):
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, "parser_mode": "madao", **keywords})
+
+    def add_settings(self, skip: Collection[str] = ()) -> None:
+        """Add an option for each setting of `madao train`. Those that are no options are read from YAML files only."""
+        self.add_class_arguments(TrainConfig, as_group=False, skip={*skip})
+        for action in self._actions:
+            if action.dest in NOT_OPTIONS:
+                action.help = argparse.SUPPRESS
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise what went wrong as one line."""
@@ -89,6 +98,9 @@ def _named(arguments: list[str], name: str, several: bool, what: str, parser: js
 def with_values(arguments: list[str], parser: jsonargparse.ArgumentParser) -> list[str]:
     """`--resume` and the like mean `--resume true`; old names are those of today."""
     arguments = current_arguments(arguments)
+    given = (argument[2:].split("=")[0] for argument in arguments if argument.startswith("--"))
+    if (name := next((name for name in given if name in NOT_OPTIONS), None)) is not None:
+        raise UserError(f"`{name}` is a setting for experiments and has no flag; write it into a file for `config`")
     switches = _switches(parser)
     complete = []
     for position, argument in enumerate(arguments):
@@ -110,7 +122,8 @@ def _switches(parser: jsonargparse.ArgumentParser) -> set[str]:
 
 
 def _options(parser: jsonargparse.ArgumentParser) -> list[str]:
-    return [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
+    shown = (action for action in parser._actions if action.help != argparse.SUPPRESS)
+    return [option for action in shown for option in action.option_strings if option.startswith("--")]
 
 
 def _explain(message: str, options: list[str], program: str) -> str:

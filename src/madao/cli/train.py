@@ -10,7 +10,7 @@ from madao.cli import with_flags
 from madao.cli.help import asked_for, section
 from madao.cli.parser import Parser, with_values
 from madao.cli.recipes import recipe_path
-from madao.config.train_config import TrainConfig
+from madao.config.train_config import TrainConfig, free_settings
 from madao.distributed.group import ProcessGroup
 from madao.errors import SharedError, UserError
 from madao.policy.describe import preferred
@@ -18,7 +18,6 @@ from madao.text import nearest
 from madao.training.builders.run import build_run
 from madao.training.interrupt import Interrupted
 from madao.training.monitor.advice import describe_run, model_advice
-from madao.training.run.directory import FREE
 from madao.training.run.result import Result
 from madao.training.trainer import Trainer
 
@@ -36,17 +35,17 @@ def command(arguments: list[str]) -> None:
     try:
         config = read_config(arguments)
         run = build_run(config)
-        if run.ranks.first:
+        if run.ranks.is_first:
             print(with_flags("\n".join(describe_run(run))), flush=True)
         result = _fit(Trainer(run))
     except (UserError, Interrupted) as error:
         ranks = ProcessGroup.current()
-        if ranks.first:
+        if ranks.is_first:
             raise
         if not isinstance(error, SharedError | Interrupted):
             raise UserError(f"process {ranks.rank} of {ranks.world}: {error}") from None
         raise SystemExit(error.exit_code if isinstance(error, Interrupted) else 2) from None  # the first one says it
-    if ProcessGroup.current().first:
+    if ProcessGroup.current().is_first:
         from madao.report.run import read_run  # which takes a while to import
 
         lines = summary(result, config.outer.learn == "strength", read_run(Path(result.out)).unlearned)
@@ -83,7 +82,7 @@ def read_config(arguments: list[str]) -> TrainConfig:
     )
     parser.add_argument("--config", action="config", help="A YAML file of settings, named as the flags are.")
     parser.add_argument("--recipe", type=str, help="A recipe by name; madao recipes lists them.")
-    parser.add_class_arguments(TrainConfig, as_group=False)
+    parser.add_settings()
     if (name := asked_for(arguments)) is not None:
         fields = dataclasses.fields(TrainConfig)
         sections = [field.name for field in fields if dataclasses.is_dataclass(field.type)]
@@ -118,7 +117,9 @@ def _resumed(arguments: list[str]) -> list[str]:
     if saved is not None and saved.is_file():
         return ["--config", str(saved), *arguments]
     given = {argument[2:].split("=")[0] for argument in arguments if argument.startswith("--")}
-    if given <= FREE - {"data.root"}:  # a job that says what to train may be begun and gone on with by one command
+    if given <= free_settings() - {
+        "data.root"
+    }:  # a job that says what to train may be begun and gone on with by one command
         raise UserError(_which_run() if saved is None else _no_run(saved.parent))
     return arguments
 

@@ -5,6 +5,7 @@ import math
 from typing import Literal
 
 from madao.config.checks import at_least, fraction
+from madao.config.fields import setting
 from madao.errors import UserError
 
 
@@ -45,8 +46,9 @@ class OuterConfig:
             too.
         learn: all (which operations, how often and how strongly), selection (which; the rest stays as it starts), or
             strength (how often and how strongly; all are chosen alike).
-        init_decay: How much the policy is drawn back to where it started, 0.3 say, for the optimizer adam: it then moves as
-            far as there is evidence and stays varied where there is little. The more, the less it moves; 0 for none.
+        init_decay: How much the policy is drawn back to where it started, 0.3 say, for the optimizer adam: it then
+            moves as far as there is evidence and stays varied where there is little. The more, the less it moves; 0
+            for none.
         sign: descent, or random: a control that goes up or down the gradient by a fair coin, as far as learning would.
         average: Take outer steps at weights averaged from outer step to outer step by this decay, 0.9 say, which see
             further than those of the moment; 0 for the weights of the moment.
@@ -59,27 +61,27 @@ class OuterConfig:
     estimator: Literal["influence", "relaxed"] = "influence"
     solver: Literal["deflated", "gauss-newton", "neumann", "identity"] = "deflated"
     baseline: Literal["leave-one-out", "class-mean", "unaugmented", "same-loss"] = "leave-one-out"
-    model_mode: Literal["eval", "train"] = "eval"
+    model_mode: Literal["eval", "train"] = setting("eval", is_option=False)
     every: int = 10
     warmup: float | None = None
-    warmup_augment: Literal["none", "policy"] = "policy"
-    optimizer: Literal["adam", "rmsprop"] = "adam"
+    warmup_augment: Literal["none", "policy"] = setting("policy", is_option=False)
+    optimizer: Literal["adam", "rmsprop"] = setting("adam", is_option=False)
     lr: float = 0.03
-    decay: bool = False
+    decay: bool = setting(False, is_option=False)
     batch_size: int | None = None
     train_batch_size: int | None = None
-    curvature_batch_size: int | None = None
-    pathwise_batch_size: int | None = None
-    steps: int = 5
-    tolerance: float = 0.01
+    curvature_batch_size: int | None = setting(None, is_option=False)
+    pathwise_batch_size: int | None = setting(None, is_option=False)
+    steps: int = setting(5, is_option=False)
+    tolerance: float = setting(0.01, is_option=False)
     scale: float = 0.1
-    damping: float = 0.01
-    history: int = 16
-    learn: Literal["all", "selection", "strength"] = "all"
-    init_decay: float = 0.0
-    sign: Literal["descent", "random"] = "descent"
-    average: float = 0.0
-    clip: float | None = None
+    damping: float = setting(0.01, is_option=False)
+    history: int = setting(16, is_option=False)
+    learn: Literal["all", "selection", "strength"] = setting("all", is_option=False)
+    init_decay: float = setting(0.0, is_option=False)
+    sign: Literal["descent", "random"] = setting("descent", is_option=False)
+    average: float = setting(0.0, is_option=False)
+    clip: float | None = setting(None, is_option=False)
     microbatch: int | None = None
 
     def __post_init__(self) -> None:
@@ -90,9 +92,9 @@ class OuterConfig:
         for name in ("warmup", "lr", "steps", "init_decay"):
             at_least(f"outer.{name}", getattr(self, name), 0)
         if not self.init_decay < math.inf:
-            raise UserError(f"--outer.init_decay must be finite, got {self.init_decay}")
+            raise UserError(f"`outer.init_decay` must be finite, got {self.init_decay}")
         if self.init_decay and self.optimizer != "adam":
-            raise UserError(f"--outer.init_decay goes with --outer.optimizer adam, not {self.optimizer}")
+            raise UserError(f"`outer.init_decay` goes with `outer.optimizer=adam`, not {self.optimizer}")
         if self.solver == "gauss-newton":
             at_least("outer.steps", self.steps, 1)
         fraction("outer.tolerance", self.tolerance)
@@ -100,7 +102,7 @@ class OuterConfig:
         for name in ("scale", "damping", "clip"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise UserError(f"--outer.{name} must be above 0, got {value}")
+                raise UserError(f"`outer.{name}` must be above 0, got {value}")
 
 
 def warmup_epochs(warmup: float | None, epochs: float) -> float:

@@ -6,10 +6,9 @@ from typing import Any, Literal
 
 from madao.config.aliases import current_config, current_method
 from madao.config.checks import at_least, fraction
+from madao.config.fields import names_without, setting
 from madao.config.outer_config import OuterConfig as OuterConfig
-from madao.data import DATASETS
 from madao.errors import UserError
-from madao.text import nearest
 
 Planted = Literal["rotate", "translate", "shear", "brightness", "invert", "rotate-or-brightness", "by-tone", "none"]
 
@@ -40,21 +39,19 @@ class DataConfig:
     """
 
     name: str | None = None
-    root: str | None = None
+    root: str | None = setting(None, affects_result=False)
     download: bool = False
     size: int | None = None
     max_images: int | None = None
     val_fraction: float = 0.1
-    split_seed: int = 0
-    workers: int | None = None
-    decode: Literal["workers", "gpu"] = "workers"
-    cache_gib: float = 8.0
+    split_seed: int = setting(0, is_option=False)
+    workers: int | None = setting(None, affects_result=False)
+    decode: Literal["workers", "gpu"] = setting("workers", affects_result=False)
+    cache_gib: float = setting(8.0, affects_result=False)
     on_error: Literal["stop", "skip"] = "stop"
     shift: Planted = "none"
 
     def __post_init__(self) -> None:
-        if self.name is not None and self.name not in DATASETS:
-            raise UserError(f"unknown data set {nearest(self.name, DATASETS)}")
         at_least("data.size", self.size, 1)
         at_least("data.max_images", self.max_images, 1)
         at_least("data.workers", self.workers, 0)
@@ -84,20 +81,20 @@ class TaskConfig:
 
     name: Literal["classification", "segmentation", "moco"] = "classification"
     version: Literal["v1", "v2"] = "v1"
-    dimensions: int = 128
+    dimensions: int = setting(128, is_option=False)
     queue: int = 65_536
     momentum: float = 0.999
-    temperature: float | None = None
+    temperature: float | None = setting(None, is_option=False)
     bn_splits: int = 1
-    neighbours: int = 200
+    neighbours: int = setting(200, is_option=False)
 
     def __post_init__(self) -> None:
         for name, least in (("dimensions", 2), ("queue", 1), ("bn_splits", 1), ("neighbours", 1)):
             at_least(f"task.{name}", getattr(self, name), least)
         if not 0 <= self.momentum <= 1:
-            raise UserError(f"--task.momentum must lie between 0 and 1, got {self.momentum}")
+            raise UserError(f"`task.momentum` must lie between 0 and 1, got {self.momentum}")
         if self.temperature is not None and not self.temperature > 0:
-            raise UserError(f"--task.temperature must be above 0, got {self.temperature}")
+            raise UserError(f"`task.temperature` must be above 0, got {self.temperature}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +111,7 @@ class ModelConfig:
 
     name: str | None = None
     pretrained: bool | str = False
-    stem: Literal["auto", "small", "imagenet"] = "auto"
+    stem: Literal["auto", "small", "imagenet"] = setting("auto", is_option=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,10 +128,10 @@ class AugmentConfig:
         exclude: Operations to leave out, for learned and uniform.
         conditional_on: What a learned policy depends on: none; class, a policy for each class with a part they share;
             or image, a policy for each image by what it shows.
-        magnitude_jitter: How much weaker than its magnitude an operation of learned and uniform may be drawn: 0 for always as
-            strong (the paper's), 1 for anything up to it.
-        init_magnitude: Magnitude that operations of learned begin with and those of uniform have, between 0 and 1. By default the
-            paper's, 0.62; 0.1 for a gentle start.
+        magnitude_jitter: How much weaker than its magnitude an operation of learned and uniform may be drawn: 0 for
+            always as strong (the paper's), 1 for anything up to it.
+        init_magnitude: Magnitude that operations of learned begin with and those of uniform have, between 0 and 1. By
+            default the paper's, 0.62; 0.1 for a gentle start.
         shrinkage: How strongly the policy of each class or image is held to what they share; 0 for not at all.
         crop: Standard crop: pad (shifted by up to `padding` pixels), resized (a random part, scaled), none.
         padding: Pixels of the shift.
@@ -150,31 +147,31 @@ class AugmentConfig:
     limits: dict[str, float] = dataclasses.field(default_factory=dict)
     exclude: list[str] = dataclasses.field(default_factory=list)
     conditional_on: Literal["none", "class", "image"] = "none"
-    magnitude_jitter: float = 0.0
+    magnitude_jitter: float = setting(0.0, is_option=False)
     init_magnitude: float | None = None
-    shrinkage: float = 0.1
+    shrinkage: float = setting(0.1, is_option=False)
     crop: Literal["pad", "resized", "none"] = "pad"
-    padding: int = 4
+    padding: int = setting(4, is_option=False)
     scale: float = 0.08
     flip: bool | None = None
     cutout: int = 0
-    normalise: bool = True
+    normalise: bool = setting(True, is_option=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "method", current_method(self.method))
         at_least("augment.stages", self.stages, 1)
         at_least("augment.shrinkage", self.shrinkage, 0)
         if self.conditional_on != "none" and self.method != "learned":
-            raise UserError(f"--augment.conditional_on belongs to the method learned, got {self.method}")
+            raise UserError(f"`augment.conditional_on` belongs to the method learned, got {self.method}")
         at_least("augment.padding", self.padding, 0)
         at_least("augment.cutout", self.cutout, 0)
         for name in ("magnitude", "magnitude_jitter"):
             if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"--augment.{name} must lie in [0, 1], got {getattr(self, name)}")
+                raise UserError(f"`augment.{name}` must lie in [0, 1], got {getattr(self, name)}")
         if self.init_magnitude is not None and not 0 < self.init_magnitude < 1:
-            raise UserError(f"--augment.init_magnitude must lie between 0 and 1, got {self.init_magnitude}")
+            raise UserError(f"`augment.init_magnitude` must lie between 0 and 1, got {self.init_magnitude}")
         if not 0 < self.scale <= 1:
-            raise UserError(f"--augment.scale must be above 0 and at most 1, got {self.scale}")
+            raise UserError(f"`augment.scale` must be above 0 and at most 1, got {self.scale}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,15 +193,15 @@ class OptimizerConfig:
     """
 
     lr: float = 0.1
-    momentum: float = 0.9
-    nesterov: bool = False
+    momentum: float = setting(0.9, is_option=False)
+    nesterov: bool = setting(False, is_option=False)
     weight_decay: float = 5e-4
-    schedule: Literal["cosine", "step", "constant"] = "cosine"
+    schedule: Literal["cosine", "step", "constant"] = setting("cosine", is_option=False)
     warmup: float = 0.0
-    milestones: list[float] = dataclasses.field(default_factory=list)
-    restart: float | None = None
-    restart_factor: float = 1.0
-    label_smoothing: float = 0.0
+    milestones: list[float] = dataclasses.field(default_factory=list, metadata={"is_option": False})
+    restart: float | None = setting(None, is_option=False)
+    restart_factor: float = setting(1.0, is_option=False)
+    label_smoothing: float = setting(0.0, is_option=False)
     clip: float | None = None
 
     def __post_init__(self) -> None:
@@ -214,11 +211,11 @@ class OptimizerConfig:
         for name in ("restart", "clip"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise UserError(f"--optimizer.{name} must be above 0, got {value}")
+                raise UserError(f"`optimizer.{name}` must be above 0, got {value}")
         if self.nesterov and not self.momentum:
-            raise UserError("--optimizer.nesterov needs --optimizer.momentum above 0")
+            raise UserError("`optimizer.nesterov` needs `optimizer.momentum` above 0")
         if self.milestones and self.schedule != "step":
-            raise UserError(f"--optimizer.milestones belong to the schedule step, got {self.schedule}")
+            raise UserError(f"`optimizer.milestones` belong to the schedule step, got {self.schedule}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,10 +231,10 @@ class SpeedConfig:
             differ by rounding.
     """
 
-    kernels: bool = True
-    graph: bool = True
-    compile: bool | None = None
-    benchmark: bool = False
+    kernels: bool = setting(True, is_option=False, affects_result=False)
+    graph: bool = setting(True, is_option=False, affects_result=False)
+    compile: bool | None = setting(None, affects_result=False)
+    benchmark: bool = setting(False, is_option=False, affects_result=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,19 +280,19 @@ class TrainConfig:
     batch_size: int = 128
     accumulate: int = 1
     precision: Literal["auto", "32", "tf32", "bf16"] = "auto"
-    ema: float = 0.0
-    eval_checkpoint: Literal["last", "best"] = "last"
+    ema: float = setting(0.0, is_option=False)
+    eval_checkpoint: Literal["last", "best"] = setting("last", is_option=False)
     evaluate_every: int = 1
-    checkpoint_every: int = 1
-    checkpoint_minutes: float = 10.0
-    tensorboard: bool = True
-    device: str = "auto"
-    devices: int = 1
-    num_nodes: int = 1
+    checkpoint_every: int = setting(1, affects_result=False)
+    checkpoint_minutes: float = setting(10.0, is_option=False, affects_result=False)
+    tensorboard: bool = setting(True, affects_result=False)
+    device: str = setting("auto", affects_result=False)
+    devices: int = setting(1, affects_result=False)
+    num_nodes: int = setting(1, affects_result=False)
     sync_batch_norm: bool = False
     seed: int = 0
-    out: str | None = None
-    resume: bool = False
+    out: str | None = setting(None, affects_result=False)
+    resume: bool = setting(False, affects_result=False)
 
     def __post_init__(self) -> None:
         counts = ("epochs", "batch_size", "accumulate", "evaluate_every", "checkpoint_every", "devices", "num_nodes")
@@ -304,13 +301,13 @@ class TrainConfig:
         at_least("checkpoint_minutes", self.checkpoint_minutes, 0)
         fraction("ema", self.ema)
         if not abs(self.seed) < 2**62:
-            raise UserError(f"--seed must be below 2^62, got {self.seed}")
+            raise UserError(f"`seed` must be below 2^62, got {self.seed}")
         if self.sync_batch_norm and self.task.name == "moco":
             raise UserError(
-                "--sync_batch_norm does not go with moco, whose keys must not share statistics with queries"
+                "`sync_batch_norm` does not go with moco, whose keys must not share statistics with queries"
             )
         if self.batch_size % self.accumulate:
-            raise UserError(f"--accumulate must divide --batch_size, got {self.accumulate} and {self.batch_size}")
+            raise UserError(f"`accumulate` must divide `batch_size`, got {self.accumulate} and {self.batch_size}")
 
 
 Plain = dict[str, Any]
@@ -330,3 +327,19 @@ def from_dict(plain: Plain) -> TrainConfig:
         return TrainConfig(**{key: parts[key](**value) if key in parts else value for key, value in plain.items()})
     except TypeError as error:
         raise UserError(f"these settings are of another version of madao: {error}") from None
+
+
+NOT_OPTIONS = frozenset(names_without("is_option", TrainConfig))
+"""Settings that YAML files and Python have, and the command line has not."""
+
+_FREE = frozenset(names_without("affects_result", TrainConfig))
+
+
+def free_settings(on_error: str = "stop") -> frozenset[str]:
+    """Return the dotted names of the settings that do not affect a result.
+
+    Args:
+        on_error: `data.on_error`. Corrupt images that are skipped leave another order where all images are decoded
+            at once, so that `data.cache_gib` counts there.
+    """
+    return _FREE if on_error == "stop" else _FREE - {"data.cache_gib"}

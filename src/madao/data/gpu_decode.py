@@ -140,7 +140,7 @@ class GpuDecodedImages:
         return torch.stack([found[place] for place in readable]), readable
 
     def _squares(self, images: list[Tensor]) -> list[Tensor]:
-        """Crop and resize images. Images of one size are resized resized, which saves kernel launches."""
+        """Crop and resize images. Images of one size are resized together, which saves kernel launches."""
         cut = [centre_square(image) for image in images]
         by_side: dict[int, list[int]] = {}
         for place, image in enumerate(cut):

@@ -1,13 +1,11 @@
 """Indices of tar files: where each sample is. They are built once and stored in small files."""
 
-import contextlib
 import dataclasses
 import hashlib
 import json
 import os
 import re
 import tarfile
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from madao.errors import DataError
+from madao.files import replacing
 
 IMAGES = ("jpg", "jpeg", "png", "ppm", "webp", "bmp", "gif", "tif", "tiff")
 _VERSION = 1
@@ -89,17 +88,8 @@ def _load(place: Path, stamp: Array, path: Path) -> ShardIndex | None:
 def _store(place: Path, stamp: Array, index: ShardIndex) -> bool:
     arrays = {name: getattr(index, name) for name in ("keys", "offsets", "sizes", "labels")}
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        # Written aside, then renamed: another run sees the whole file or none.
-        with tempfile.NamedTemporaryFile(dir=place.parent, prefix=place.name, delete=False) as file:
-            try:
-                np.savez(file, stamp=stamp, **arrays)
-                file.close()
-                os.replace(file.name, place)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(file.name)
-                raise
+        with replacing(place, concurrent=True) as file:
+            np.savez(file, stamp=stamp, **arrays)
     except OSError:
         return False
     return True

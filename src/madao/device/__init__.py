@@ -1,1 +1,1 @@
-"""Settings of torch's devices that hold for the whole process."""
+"""Settings of torch's devices for the whole process."""

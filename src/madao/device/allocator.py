@@ -1,4 +1,4 @@
-"""How torch's allocator keeps the memory of a GPU."""
+"""Settings of torch's allocator of GPU memory."""
 
 import os
 import sys
@@ -11,8 +11,8 @@ _VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 def enable_expandable_segments(device: torch.device) -> None:
     """Let blocks of different sizes share memory, for the whole process.
 
-    Inner and outer steps take turns in one pool but want blocks of other sizes; in segments of a fixed size much of
-    what the one leaves free is of no use to the other. What the user has set by the environment stays.
+    Inner and outer steps alternate in one pool and need blocks of different sizes. In segments of a fixed size, neither
+    could use most of the memory that the other has freed. Settings from the environment take precedence.
     """
     if device.type != "cuda" or sys.platform != "linux" or any(name in os.environ for name in _VARIABLES):
         return
@@ -24,7 +24,7 @@ def enable_expandable_segments(device: torch.device) -> None:
 
 
 def empty_caches() -> None:
-    """Of memory that nobody needs. cuBLAS keeps a workspace for each stream, in a graph's pool if it was made there."""
+    """Free unused memory, with the workspace of cuBLAS for each stream, which may lie in the pool of a graph."""
     torch.cuda.synchronize()
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()

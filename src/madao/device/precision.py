@@ -1,4 +1,4 @@
-"""In which precision a run computes."""
+"""The precision of a run."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,13 +7,13 @@ import torch
 
 
 def set_precision(name: str, device: torch.device | None = None) -> torch.dtype | None:
-    """Allow TF32 or not, for the whole process, and tell the dtype of autocast, if any.
+    """Allow or forbid TF32 for the whole process, and return the dtype of autocast, if any.
 
-    Convolutions of torch multiply in TF32 unless told otherwise.
+    By default, torch allows TF32 in convolutions.
 
     Args:
-        name: 32, tf32, bf16, or auto.
-        device: What auto goes by.
+        name: The precision: 32, tf32, bf16, or auto, which is bf16 on a GPU that has it and 32 elsewhere.
+        device: The device, for auto.
     """
     if name == "auto":
         name = "bf16" if device is not None and device.type == "cuda" and _has_bf16(device) else "32"
@@ -30,7 +30,7 @@ def _has_bf16(device: torch.device) -> bool:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Without TF32."""
+    """Forbid TF32 inside the context."""
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     set_precision("32")
     try:

@@ -1,4 +1,4 @@
-"""Several processes that share one training."""
+"""Trainings that several processes share."""
 
 from madao.distributed.group import ProcessGroup, Shard
 

@@ -1,4 +1,4 @@
-"""Several processes that share a problem, each with examples of its own: what they add up, and what they all see."""
+"""The processes of a training: which examples each of them has, and how they exchange tensors."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -11,12 +11,12 @@ from torch import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """The examples of one process among those of all, which are in the order of the processes.
+    """The examples of one process. The examples of all processes are numbered in the order of the processes.
 
     Attributes:
-        start: The first one's number.
-        stop: One more than the last one's number.
-        total: Of all processes.
+        start: The number of the first example of this process.
+        stop: One more than the number of its last example.
+        total: The number of examples of all processes.
     """
 
     start: int
@@ -25,29 +25,33 @@ class Shard:
 
     @classmethod
     def of(cls, rank: int, sizes: Sequence[int]) -> "Shard":
-        """Of the process `rank`, where they have so many examples each."""
+        """Return the shard of a process, given the numbers of examples of all processes."""
         start = sum(sizes[:rank])
         return cls(start, start + sizes[rank], sum(sizes))
 
     @classmethod
     def alone(cls, count: int) -> "Shard":
-        """Of the only process, which has them all."""
+        """Return the shard of a single process, which has all examples."""
         return cls(0, count, count)
 
     def __len__(self) -> int:
-        """How many examples the process has."""
+        """Return the number of examples of this process."""
         return self.stop - self.start
 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessGroup:
-    """The processes, and which of them this one is. Alone it does nothing at all.
+    """The processes of a training. With a single process every method does nothing.
 
-    Every process makes the same calls in the same order. What they return is the same on all of them, bit for bit.
+    Every process must make the same calls in the same order. Results are the same in all processes, bit for bit.
 
     Attributes:
-        rank: Of this process.
-        world: How many there are.
+        rank: The number of this process.
+        world: The number of processes.
+
+    Example:
+        >>> ProcessGroup().places([3, 5], torch.device("cpu"))
+        [Shard(start=0, stop=3, total=3), Shard(start=0, stop=5, total=5)]
     """
 
     rank: int = 0
@@ -55,18 +59,18 @@ class ProcessGroup:
 
     @classmethod
     def current(cls) -> "ProcessGroup":
-        """Those of `torch.distributed`, where it is in use."""
+        """Return the processes of `torch.distributed`, or a single one if it is not in use."""
         if not dist.is_available() or not dist.is_initialized():
             return cls()
         return cls(dist.get_rank(), dist.get_world_size())
 
     @property
-    def first(self) -> bool:
-        """Whether this is the process that writes and speaks."""
+    def is_first(self) -> bool:
+        """Whether this is the first process, which writes files and messages."""
         return self.rank == 0
 
     def all_reduce_sum(self, vector: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The sum over all processes, in one message for each dtype."""
+        """Return the sum over all processes, by one message for each dtype."""
         if self.world == 1:
             return vector
         result: list[Tensor] = list(vector)
@@ -79,14 +83,14 @@ class ProcessGroup:
         return tuple(result)
 
     def all_reduce_max(self, values: Tensor) -> Tensor:
-        """The largest of all processes, number by number."""
+        """Return the largest value of all processes, element by element."""
         if self.world > 1:
             values = values.clone()
             dist.all_reduce(values, dist.ReduceOp.MAX)
         return values
 
     def places(self, counts: Sequence[int], device: torch.device) -> list[Shard]:
-        """Of several kinds of examples, of which this process has so many each."""
+        """Return the shards of several kinds of examples, given the numbers of examples of this process."""
         if self.world == 1:
             return [Shard.alone(count) for count in counts]
         sizes = [torch.zeros(len(counts), dtype=torch.int64, device=device) for _ in range(self.world)]
@@ -94,9 +98,11 @@ class ProcessGroup:
         return [Shard.of(self.rank, of_all) for of_all in torch.stack(sizes, 1).tolist()]
 
     def all_gather(self, values: Tensor, place: Shard | None = None) -> Tensor:
-        """The examples' values of all processes, one behind the other; `values` is `[B, …]`, each with its own B.
+        """Return the values of the examples of all processes, in the order of the processes.
 
-        Where the place is known already it may have room for more: what is left of it is zero.
+        Args:
+            values: `[B, …]`; B may differ between processes.
+            place: The shard of this process, if it is known. It may be larger than B; the rest is zero.
         """
         if self.world == 1:
             return values
@@ -104,18 +110,18 @@ class ProcessGroup:
             (place,) = self.places([len(values)], values.device)
         whole = values.new_zeros(place.total, *values.shape[1:])
         whole[place.start : place.start + len(values)] = values.detach()
-        dist.all_reduce(whole)  # to zeros every other process adds nothing
+        dist.all_reduce(whole)  # each element is zero in all processes but one
         return whole
 
     @torch.no_grad()
     def broadcast_(self, tensors: Iterable[Tensor]) -> None:
-        """Overwrite tensors by those of the first process: running statistics, which each has its own of."""
+        """Overwrite tensors, such as running statistics, by those of the first process."""
         if self.world > 1:
             for tensor in tensors:
                 dist.broadcast(tensor, 0)
 
     def broadcast_object(self, value: Any) -> Any:
-        """What the first process says."""
+        """Return the object of the first process."""
         if self.world == 1:
             return value
         box = [value]

@@ -1,4 +1,4 @@
-"""Several processes, one training: how they begin, and what the first one does for all."""
+"""Starting the processes of a training, and letting the first one act for all."""
 
 import atexit
 import gc
@@ -14,33 +14,36 @@ from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import nn
 
-from madao.config.train_config import TrainConfig
 from madao.distributed.group import ProcessGroup
 from madao.errors import SharedError, UserError
 from madao.text import counted
 
 PATIENCE = timedelta(minutes=30)
-"""How long a process waits for the others, of which one may be downloading or compiling."""
+"""How long a process waits for the others. One of them may be downloading or compiling."""
 
 
 def launch(device: torch.device, devices: int, nodes: int, half: bool) -> Fabric:
-    """Fabric, with as many processes as asked for, or as `torchrun` has started.
+    """Start the processes and return their Fabric. Under `torchrun`, join the processes that it has started.
 
     Args:
-        device: Of a run on one device; else only its type counts.
-        devices: Processes on this machine, one a device.
-        nodes: Machines.
+        device: The device of a run on one device; otherwise only its type counts.
+        devices: Processes on this machine, one for each device.
+        nodes: The number of machines.
         half: Whether forward passes are in bfloat16.
+
+    Raises:
+        UserError: There are fewer devices, or `device` names a single one.
     """
     if "LOCAL_WORLD_SIZE" in os.environ:  # torchrun knows
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // devices
     several = devices * nodes > 1
     if several and device.index is not None:
-        raise UserError(f"--device {device} names one device, but --devices is {devices}; use --device {device.type}")
+        raise UserError(f"`device={device}` names one device, but `devices` is {devices}; use `device={device.type}`")
     if device.type == "cuda" and devices > torch.cuda.device_count():
-        raise UserError(f"--devices {devices}: this machine has {counted(torch.cuda.device_count(), 'CUDA device')}")
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # what it does is what was asked for
+        found = counted(torch.cuda.device_count(), "CUDA device")
+        raise UserError(f"`devices` is {devices}, but this machine has {found}; lower it")
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it only repeats the settings
     fabric = Fabric(
         accelerator=device.type,
         devices=[device.index] if device.index is not None else devices,
@@ -49,38 +52,50 @@ def launch(device: torch.device, devices: int, nodes: int, half: bool) -> Fabric
         precision="bf16-mixed" if half else "32-true",
     )
     fabric.launch()
-    if several and dist.get_backend() == "gloo":  # Fabric ends NCCL's
+    if several and dist.get_backend() == "gloo":  # Fabric ends NCCL itself
         atexit.register(_end_gloo)
     return fabric
 
 
 def _end_gloo() -> None:
-    """Join the threads that move tensors: one that drops its last while the interpreter ends aborts the process."""
-    gc.collect()  # a model that is no longer used holds on to them
+    """Join the threads of gloo. A thread that frees a tensor while the interpreter exits aborts the process."""
+    gc.collect()  # unreachable models keep them alive
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-def synchronised(network: nn.Module, config: TrainConfig, device: torch.device) -> nn.Module:
-    """The network with batch statistics taken over all processes."""
+def convert_sync_batchnorm(network: nn.Module, device: torch.device, twice: bool = False) -> nn.Module:
+    """Return the network with batch statistics of all processes.
+
+    Args:
+        network: The network.
+        device: The device that it is trained on.
+        twice: Whether outer steps differentiate it twice in training mode.
+
+    Raises:
+        SharedError: The device is no GPU, or second derivatives are needed.
+    """
     if device.type != "cuda":
-        raise SharedError("--sync_batch_norm needs GPUs; on CPUs use a model with GroupNorm")
-    if config.augment.method == "learned" and config.outer.model_mode == "train":
-        raise SharedError("--sync_batch_norm does not go with --outer.model_mode train, as it has no second derivative")
+        raise SharedError("`sync_batch_norm` needs GPUs; on CPUs use a model with GroupNorm")
+    if twice:
+        raise SharedError("`sync_batch_norm` has no second derivative; use `outer.model_mode=eval`")
     converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(network)
     return converted
 
 
 def rank_zero_first(ranks: ProcessGroup, action: Callable[[], Any], again: bool = False) -> Any:
-    """What an action of the first process returns, on all of them. Where it raises an error, all do.
+    """Return the result of an action of the first process, in all processes.
 
     Args:
         ranks: The processes.
-        action: What the first one does, while the others wait.
-        again: Whether the others then do it too, rather than being told its result: it may be large.
+        action: The action of the first process, for which the others wait.
+        again: Whether the others then repeat the action, in place of receiving its result, which may be large.
+
+    Raises:
+        SharedError: The action failed in the first process.
     """
     result = None
-    if ranks.first:
+    if ranks.is_first:
         try:
             result = action()
         except Exception as error:
@@ -92,5 +107,5 @@ def rank_zero_first(ranks: ProcessGroup, action: Callable[[], Any], again: bool 
     if message is not None:
         raise SharedError(message)
     if again:
-        return result if ranks.first else action()
+        return result if ranks.is_first else action()
     return told

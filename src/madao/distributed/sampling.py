@@ -1,6 +1,7 @@
-"""Draws for a part of a batch: every process draws for the whole batch, alike, and takes what belongs to its images.
+"""Draws for a part of a batch.
 
-So a batch is augmented in the same way however many processes share it, and a run may go on with another number.
+Every process makes the same draws for the whole batch and uses the draws of its images. So the number of processes does
+not affect how a batch is augmented, and a run may be resumed with another number.
 """
 
 import dataclasses
@@ -13,15 +14,15 @@ from madao.policy import AugmentationPolicy, BaseAugmentation, BaseDraw, Draw
 
 
 def shard_of(count: int, ranks: ProcessGroup) -> Shard:
-    """The place of this process in a batch of `count`; the first ones have one more where it does not divide."""
+    """Return the shard of this process of a batch. If the count does not divide, the first processes have one more."""
     least, more = divmod(count, ranks.world)
     return Shard.of(ranks.rank, [least + (rank < more) for rank in range(ranks.world)])
 
 
 def sample_shard(policy: AugmentationPolicy, images: Tensor, labels: Tensor, place: Shard, **settings: Any) -> Draw:
-    """What a policy draws for the images at a place. Every process draws for all of them, and takes its own.
+    """Draw from a policy for the images of a shard.
 
-    Where the law depends on labels or images, the processes tell each other theirs.
+    If the policy depends on labels or images, the processes exchange them.
     """
     condition = policy.condition(images, labels)
     if condition is not None:
@@ -30,7 +31,7 @@ def sample_shard(policy: AugmentationPolicy, images: Tensor, labels: Tensor, pla
 
 
 def sample_base_shard(standard: BaseAugmentation, images: Tensor, place: Shard) -> BaseDraw:
-    """What standard augmentation draws for the images at a place."""
+    """Draw from the base augmentation for the images of a shard."""
     draw = standard.sample(_whole(images, place))
     own = slice(place.start, place.start + len(images))
     fields = {field.name: getattr(draw, field.name) for field in dataclasses.fields(draw)}
@@ -38,5 +39,5 @@ def sample_base_shard(standard: BaseAugmentation, images: Tensor, place: Shard) 
 
 
 def _whole(images: Tensor, place: Shard) -> Tensor:
-    """What stands for the images of all processes where only number and size matter. Takes no memory."""
+    """Return a tensor of the shape of all processes' images. It takes no memory; its values have no meaning."""
     return images[:1].expand(place.total, *images.shape[1:])

@@ -1,38 +1,12 @@
-"""What a command line of `madao compare` asks for."""
+"""The settings of a comparison, and the plan that follows from them."""
 
 import dataclasses
-import itertools
-import json
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from madao.cli.parser import Parser, with_values
-from madao.cli.train import with_recipes
-from madao.config.aliases import METHODS as OLD_METHODS
-from madao.config.aliases import current_arguments, current_method
 from madao.config.train_config import TrainConfig
 from madao.errors import UserError
 from madao.experiments.magnitude_search import MAGNITUDES
-from madao.experiments.table import TUNED, cell_path
-from madao.text import nearest
-from madao.training.builders.policy import METHODS, build_policy
-
-_DEFAULT = ("base", "uniform", TUNED, "learned")
-_OURS = {"--seed": "--seeds", "--augment.method": "--methods", "--resume": "nothing: it always goes on"}
-MORE = """
-Every setting of `madao train` may follow, by flag, --recipe or --config, and is the
-same in all cells. What differs from method to method goes into the file of
---variants, a name and its settings in each line:
-
-  s60: {outer.every: 60}
-  no products: {outer.solver: identity, outer.lr: 0.03}
-  theirs: {augment.method: policy.json}
-
-examples:
-  madao compare --recipe cifar10-wrn-28-2 --data.root data --jobs 3
-  madao compare --methods base,s60 --variants mine.yaml --seeds 0,1,7 --out runs/mine"""
+from madao.experiments.table import cell_path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +14,7 @@ class SearchConfig:
     """How RandAugment's magnitude is chosen: as in the paper at random, by validation error.
 
     Args:
-        trials: Magnitudes that are tried; 0 takes --augment.magnitude as it is.
+        trials: Magnitudes that are tried; 0 takes augment.magnitude.
         seeds: Trainings of each, over whose mean validation error is chosen.
         storage: Optuna's URL, sqlite:///FILE or postgresql://…, where several machines share a search. By default this
             machine searches alone.
@@ -53,9 +27,9 @@ class SearchConfig:
     def __post_init__(self) -> None:
         for name, least in (("trials", 0), ("seeds", 1)):
             if getattr(self, name) < least:
-                raise UserError(f"--search.{name} must be at least {least}, got {getattr(self, name)}")
+                raise UserError(f"`search.{name}` must be at least {least}, got {getattr(self, name)}")
         if self.trials > MAGNITUDES:
-            raise UserError(f"--search.trials must be at most {MAGNITUDES}, all there are, got {self.trials}")
+            raise UserError(f"`search.trials` must be at most {MAGNITUDES}, all there are, got {self.trials}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +58,7 @@ class CompareConfig:
 
     def __post_init__(self) -> None:
         if self.jobs < 1:
-            raise UserError(f"--jobs must be at least 1, got {self.jobs}")
+            raise UserError(f"`jobs` must be at least 1, got {self.jobs}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,135 +86,3 @@ class Plan:
             config = dataclasses.replace(config, augment=dataclasses.replace(config.augment, magnitude=magnitude))
         out = str(cell_path(self.folder, method, seed, magnitude))
         return dataclasses.replace(config, seed=seed, out=out, resume=True)
-
-
-def read_plan(arguments: list[str]) -> Plan:
-    """What the command line asks for: defaults, then YAML files in their order, then flags."""
-    arguments = current_arguments(arguments)
-    given = {argument.split("=")[0] for argument in arguments if argument.startswith("--")}
-    for flag, instead in _OURS.items():
-        if flag in given:
-            raise UserError(f"madao compare sets {flag} itself, for each cell; use {instead}")
-    parser = own_parser()
-    parser.add_class_arguments(TrainConfig, as_group=False, skip={"out"})
-    recipe = next((right for left, right in _pairs(arguments) if left == "--recipe"), None)
-    arguments = with_recipes(with_values(arguments, parser))
-    chosen, base = _parsed(parser, arguments)
-    if base.devices * base.num_nodes > 1:
-        raise UserError("madao compare trains each cell on one device; leave out --devices and --num_nodes")
-    variants = _variants(chosen.variants)
-    names = _names(chosen.methods, variants)
-    if TUNED in names and chosen.search.trials and "--augment.magnitude" in given:
-        raise UserError(
-            "--augment.magnitude is searched for; add --search.trials 0 to take the one that is given, or leave it out"
-        )
-    methods = {}
-    for name in names:
-        flags = variants.get(name, {"augment.method": name})
-        try:
-            _, config = _parsed(
-                parser, [*arguments, *current_arguments([f"--{key}={_flag(value)}" for key, value in flags.items()])]
-            )
-            build_policy(config.augment, None, 0)
-        except UserError as error:
-            raise UserError(f"variant {name}: {error}" if name in variants else str(error)) from None
-        methods[name] = config
-    data = base.data.name or ("digits" if base.data.root is None else Path(base.data.root).stem)
-    folder = Path(chosen.out or f"runs/compare-{recipe or data}")
-    return Plan(chosen, folder, base, methods, _seeds(str(chosen.seeds)))
-
-
-def own_parser() -> Parser:
-    """The options of `madao compare` itself."""
-    parser = Parser(
-        prog="madao compare",
-        usage="madao compare [OPTIONS] [SETTINGS OF madao train]",
-        description="Train several methods over several seeds and write one table: mean test error with its 95 % "
-        "interval, paired differences to base, uniform and RandAugment, time and memory. Run again, it goes on "
-        "where it stopped.",
-    )
-    parser.add_argument("--config", action="config", help="A YAML file of settings, named as the flags are.")
-    parser.add_argument("--recipe", type=str, help="A recipe by name; madao recipes lists them.")
-    parser.add_class_arguments(CompareConfig, as_group=False)
-    return parser
-
-
-def _parsed(parser: Parser, arguments: list[str]) -> tuple[CompareConfig, TrainConfig]:
-    found = vars(parser.instantiate(parser.parse_args(arguments)))
-    own, theirs = ({field.name for field in dataclasses.fields(part)} for part in (CompareConfig, TrainConfig))
-    return (
-        CompareConfig(**{name: value for name, value in found.items() if name in own}),
-        TrainConfig(**{name: value for name, value in found.items() if name in theirs - own}),
-    )
-
-
-def _pairs(arguments: list[str]) -> list[tuple[str, str]]:
-    """Options with their values, however they are written."""
-    return [
-        (left, right if equals else after)
-        for argument, after in itertools.pairwise([*arguments, ""])
-        for left, equals, right in [argument.partition("=")]
-    ]
-
-
-def _variants(path: str | None) -> dict[str, dict[str, Any]]:
-    """Settings by their dotted names, of each variant."""
-    if path is None:
-        return {}
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"--variants {path}: there is no such file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"--variants {path} is no YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict) or not all(isinstance(value, dict) for value in content.values()):
-        raise UserError(f"--variants {path}: expected a name and its settings in each line, s60: {{outer.every: 60}}")
-    for name in content:
-        if (
-            not isinstance(name, str)
-            or name in (*METHODS, *OLD_METHODS)
-            or set(name) & set("/\\,")
-            or name.startswith(".")
-        ):
-            raise UserError(
-                f"--variants {path}: {name!r} cannot be a name; choose one without / and , that is no method's"
-            )
-    return {name: {"augment.method": "learned", **_flat(value)} for name, value in content.items()}
-
-
-def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as dotted ones; augment.limits alone is a dictionary itself."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        nested = isinstance(value, dict) and prefix + key != "augment.limits"
-        flat |= _flat(value, f"{prefix}{key}.") if nested else {prefix + key: value}
-    return flat
-
-
-def _flag(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _names(methods: str | None, variants: dict[str, Any]) -> list[str]:
-    if methods is None:
-        return [*_DEFAULT, *variants]
-    known = [*METHODS, *variants]
-    names = [current_method(name.strip()) for name in methods.strip("[]").split(",") if name.strip()]
-    for name in names:
-        if name not in known:
-            hint = "; or name a policy.json by --variants" if "/" in name or name.endswith(".json") else ""
-            raise UserError(f"unknown method {nearest(name, known)}{hint}")
-    if not names:
-        raise UserError("--methods names none")
-    return list(dict.fromkeys(names))
-
-
-def _seeds(text: str) -> list[int]:
-    try:
-        numbers = [int(part) for part in text.strip("[]").split(",") if part.strip()]
-    except ValueError:
-        numbers = []
-    seeds = numbers if "," in text or "[" in text else list(range(numbers[0])) if numbers else []
-    if not seeds:
-        raise UserError(f"--seeds must be how many (3) or which (0,1,7), got {text!r}")
-    return list(dict.fromkeys(seeds))

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from madao.config.aliases import current_record
+from madao.config.train_config import free_settings
 from madao.experiments.table import peak_memory, train_minutes
 from madao.report.run import Run, dotted
 
@@ -19,9 +20,7 @@ _POLICY = ("selection", "application", "magnitude")
 _ORIGIN = ("command", "jobs")
 _OUTCOME = ("environment", "minutes", "test_error", "validation_error")
 """Entries that tell two trainings of a cell apart."""
-# Settings that say where and how a run was computed.
-_LEFT_OUT = {"out", "resume", "seed", "device", "tensorboard", "checkpoint_every", "checkpoint_minutes"}
-_LEFT_OUT |= {"data.root", "data.workers"}
+_LEFT_OUT = {"seed", *free_settings()}
 
 
 def record(

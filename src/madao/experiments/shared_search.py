@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from madao.config.train_config import TrainConfig, to_dict
+from madao.config.train_config import TrainConfig, free_settings, to_dict
 from madao.errors import UserError, first_line
 from madao.experiments.magnitude_search import MagnitudeSearch, draw_with_seeds, read_search
-from madao.training.run.directory import FREE
 
 _ATTEMPTS = 5
 _PAUSE = 1.0
@@ -135,7 +134,7 @@ def study_name(config: TrainConfig, seeds: int, data: str | None) -> str:
     flat: dict[str, Any] = {}
     for key, value in to_dict(config).items():
         flat |= {f"{key}.{name}": each for name, each in value.items()} if isinstance(value, dict) else {key: value}
-    free = {*FREE, "seed", "augment.magnitude", *(key for key in flat if key.startswith("outer."))}
+    free = {*free_settings(), "seed", "augment.magnitude", *(key for key in flat if key.startswith("outer."))}
     kept = {key: value for key, value in flat.items() if key not in free} | {"seeds": [*range(seeds)], "data": data}
     digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
     return f"madao-randaugment-{digest[:12]}"

@@ -1,4 +1,4 @@
-"""Policies as transforms of other libraries: one file a target, one law for all of them."""
+"""Policies as transforms of other libraries, one module per target."""
 
 from madao.export.registry import TARGETS, Target, export
 

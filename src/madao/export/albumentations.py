@@ -14,19 +14,18 @@ Array = npt.NDArray[Any]
 
 
 class PolicyTransform(albumentations.DualTransform):  # type: ignore[misc]
-    """Augments an image as the policy says, and moves masks, boxes and key points along.
+    """A transform that augments an image with a policy, and moves masks, boxes and key points along.
 
     Images are `[H, W, C]` or `[H, W]`, C of 1 or 3, uint8 or floating point in [0, 1]. Masks are read at the nearest
-    pixel and are 0 outside; tone operations leave everything but the image as it is. Give it to
-    `albumentations.Compose` with `bbox_params` and `keypoint_params`, as any other transform; `images` and volumes have
-    the same draw in all their slices.
+    pixel and are 0 outside; tone operations change the image only. Use it in `albumentations.Compose` with
+    `bbox_params` and `keypoint_params`, like any other transform. All slices of `images` and volumes share one draw.
 
-    Draws come from the transform's own `py_random`, which `Compose(seed=…)` seeds. Like all of albumentations' they
-    know nothing of `torch.manual_seed`: seed each worker of a `DataLoader` with `set_random_seed`.
+    Draws come from the transform's own `py_random`, which `Compose(seed=…)` seeds. As in all of albumentations,
+    `torch.manual_seed` has no effect: seed each worker of a `DataLoader` with `set_random_seed`.
 
     Args:
         policy: A `PolicySpec`, a policy, the path of a policy.json or its text.
-        p: Probability that the policy is used at all. The policy has its own probabilities, so this is 1.
+        p: Probability that the policy is used. The policy has its own probabilities, so the default is 1.
     """
 
     _targets = albumentations.core.type_definitions.ALL_TARGETS
@@ -34,26 +33,26 @@ class PolicyTransform(albumentations.DualTransform):  # type: ignore[misc]
     def __init__(self, policy: Any, p: float = 1.0) -> None:
         super().__init__(p=p)
         spec = without_classes(policy, "albumentations")
-        self.policy = spec.dumps()  # the text, so that to_dict gives something to write to a file
+        self.policy = spec.dumps()  # as text, so that the result of to_dict can be written to a file
         self.engine = ImageAugmenter(spec)
 
     def sample(self, image: Array | None = None) -> Steps:
-        """A draw for one image, one step a stage; by what the image shows where the policy looks at it."""
+        """Draw for one image, one step per stage. The image matters only to policies that depend on it."""
         uniforms = [self.py_random.random() for _ in range(self.engine.uniforms)]
         return self.engine.steps(uniforms, image=None if image is None else _planes(image))
 
     def get_params(self) -> dict[str, Any]:
-        """The draw, as plain numbers: `{"steps": [[operation, applied, magnitude, sign], …]}`."""
+        """Return the draw as plain numbers: `{"steps": [[operation, applied, magnitude, sign], …]}`."""
         return {} if self.engine.frozen.uses_image else {"steps": [list(step) for step in self.sample()]}
 
     def get_params_dependent_on_data(self, params: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
-        """The same for a policy that looks at images, which are there only now; of several the first counts."""
+        """Return the draw of a policy that depends on the image; the first of several images counts."""
         if not self.engine.frozen.uses_image:
             return {}
         for name, first in (("image", ()), ("images", (0,)), ("volume", (0,)), ("volumes", (0, 0))):
             if name in data:
                 return {"steps": [list(step) for step in self.sample(data[name][first])]}
-        raise ValueError("this policy depends on what an image shows: give one beside what moves along with it")
+        raise ValueError("this policy depends on the image: give one beside the targets that move along with it")
 
     def apply(self, img: Array, *_: Any, steps: list[list[Any]], **params: Any) -> Array:
         """Augment an image."""
@@ -71,7 +70,7 @@ class PolicyTransform(albumentations.DualTransform):  # type: ignore[misc]
         return array
 
     def apply_to_bboxes(self, bboxes: Array, *_: Any, steps: list[list[Any]], **params: Any) -> Array:
-        """Move boxes along; albumentations has them as fractions of the image's sides."""
+        """Move boxes along, in fractions of the image's sides as in albumentations."""
         if not self._moves(steps) or not len(bboxes):
             return bboxes
         height, width = params["shape"][:2]
@@ -80,7 +79,7 @@ class PolicyTransform(albumentations.DualTransform):  # type: ignore[misc]
         def cut(boxes: Tensor) -> Tensor:
             return torch.minimum(boxes.clamp(min=0), sides)
 
-        # What a later operation finds has been cut by the frame; what the last one leaves, Compose cuts.
+        # Clip boxes to the image before each later operation; after the last one, Compose clips them.
         geometric = [step for step in _steps(steps) if self.engine.moves((step,))]
         boxes = torch.from_numpy(bboxes[:, :4].astype(np.float64)) * sides
         boxes = self.engine.boxes(boxes, tuple(geometric[:-1]), height, width, cut)
@@ -90,11 +89,11 @@ class PolicyTransform(albumentations.DualTransform):  # type: ignore[misc]
         return result
 
     def apply_to_keypoints(self, keypoints: Array, *_: Any, steps: list[list[Any]], **params: Any) -> Array:
-        """Move key points (x, y, z, angle, scale, …) along; albumentations has the centre of pixel i at i."""
+        """Move key points (x, y, z, angle, scale, …) along, with the centre of pixel i at i as in albumentations."""
         if not self._moves(steps) or not len(keypoints):
             return keypoints
         height, width = params["shape"][:2]
-        # The angle turns with the direction it points to, in an image counter-clockwise with y downwards.
+        # The angle turns with its direction, counter-clockwise with y downwards.
         angle = keypoints[:, 3].astype(np.float64)
         ahead = keypoints[:, :2] + np.stack([np.cos(angle), -np.sin(angle)], -1)
         both = torch.from_numpy(np.concatenate([keypoints[:, :2], ahead]).astype(np.float64))
@@ -105,7 +104,7 @@ class PolicyTransform(albumentations.DualTransform):  # type: ignore[misc]
         return result
 
     def get_transform_init_args_names(self) -> tuple[str, ...]:
-        """What `to_dict` writes."""
+        """Return the names of the arguments that `to_dict` writes."""
         return ("policy",)
 
     def __repr__(self) -> str:
@@ -118,7 +117,7 @@ class PolicyTransform(albumentations.DualTransform):  # type: ignore[misc]
 
 
 def _planes(img: Array) -> Tensor:
-    """`[C, H, W]` from `[H, W, C]` or `[H, W]`."""
+    """Return `[C, H, W]` from `[H, W, C]` or `[H, W]`."""
     planes = torch.from_numpy(np.require(img, requirements=["C", "W"]))
     return planes[None] if img.ndim == 2 else planes.permute(2, 0, 1).contiguous()
 

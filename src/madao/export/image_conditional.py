@@ -1,7 +1,7 @@
-"""What an image shows, and the law it is drawn by, with Pillow alone.
+"""The features of an image and the probabilities that follow from them, with Pillow only.
 
-The file that `madao export --to python` writes for a policy that looks at images is made of these functions, so each
-says all it does by itself.
+The file that `madao export --to python` writes for a policy that depends on the image contains these functions, so each
+must be readable alone.
 """
 
 import math
@@ -12,7 +12,7 @@ Picture = Image.Image
 
 
 def features(image: Picture) -> list[float]:
-    """Means and deviations of the channels, how much neighbours differ, and the brightness of 4 × 4 patches."""
+    """Return means and deviations of the channels, how much neighbours differ, and the brightness of 4 × 4 patches."""
 
     def level(part: Picture) -> float:
         return ImageStat.Stat(part).mean[0] / 255
@@ -27,14 +27,14 @@ def features(image: Picture) -> list[float]:
 
 
 def law(image: Picture, seen: list, units: list, stages: list) -> list:  # type: ignore[type-arg]
-    """By which an image is drawn: for each stage what STAGES holds where all images are drawn alike.
+    """Return the probabilities and strengths of an image: for each stage, one row per operation.
 
     Args:
-        image: Which.
-        seen: For each feature what it is on average, and how far it spreads.
-        units: For each hidden unit its bias, what it is on average, and a weight per feature.
-        stages: For each stage and operation logits of selection, application and magnitude, the two strengths at no and
-            at full magnitude, and what each unit adds to the logits.
+        image: The image.
+        seen: Mean and standard deviation of each feature.
+        units: For each hidden unit, its bias, its mean, and a weight per feature.
+        stages: For each stage and operation, the logits of selection, application and magnitude, the strengths at no
+            and at full magnitude one way and the other, and the amounts that each unit adds to the logits.
     """
 
     def sigmoid(logit: float) -> float:

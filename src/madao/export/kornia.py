@@ -12,19 +12,19 @@ from madao.policy import Draw
 
 
 class PolicyTransform(GeometricAugmentationBase2D):
-    """Augments a batch `[B, C, H, W]` of floats in [0, 1], C of 1 or 3, on any device, each image in its own way.
+    """A module that augments a batch `[B, C, H, W]` of floats in [0, 1], C of 1 or 3, each image with its own draw.
 
     In `kornia.augmentation.AugmentationSequential` masks (nearest neighbour, 0 outside), boxes and key points move
     along, in kornia's coordinates (the centre of pixel i lies at i). The last draw is in `_params`, and
     `module(images, params=module._params)` repeats it.
 
-    Draws come from torch's global generator of the device the module is on, by default the CPU's.
+    Draws come from torch's global generator of the module's device, by default the CPU's.
 
     Args:
         policy: A `PolicySpec`, a policy, or the path of a policy.json.
-        p: Probability that the policy is used at all. The policy has its own probabilities, so this is 1.
-        same_on_batch: Give all images of a batch the same draw.
-        keepdim: Give an image `[C, H, W]` back without a batch dimension.
+        p: Probability that the policy is used. The policy has its own probabilities, so the default is 1.
+        same_on_batch: Whether all images of a batch share one draw.
+        keepdim: Whether an image `[C, H, W]` is returned without a batch dimension.
     """
 
     def __init__(self, policy: Any, p: float = 1.0, same_on_batch: bool = False, keepdim: bool = False) -> None:
@@ -32,7 +32,7 @@ class PolicyTransform(GeometricAugmentationBase2D):
         self.policy: ImageAugmenter = ImageAugmenter(without_classes(policy, "kornia", sees_images=False))
 
     def generate_parameters(self, batch_shape: tuple[int, ...]) -> dict[str, Tensor]:
-        """The draw: `choice`, `applied`, `magnitude` and `sign`, each `[B, stages]`."""
+        """Draw `choice`, `applied`, `magnitude` and `sign`, each `[B, stages]`."""
         count = min(1, batch_shape[0]) if self.same_on_batch else batch_shape[0]
         numbers = torch.rand(count, self.policy.uniforms, dtype=torch.float64, device=self.device)
         stages = len(self.policy.spec.stages)
@@ -44,9 +44,9 @@ class PolicyTransform(GeometricAugmentationBase2D):
         return {name: field.expand(batch_shape[0], stages).to(self.device) for name, field in fields.items()}
 
     def compute_transformation(self, input: Tensor, params: dict[str, Tensor], flags: dict[str, Any]) -> Tensor:
-        """The `[B, 3, 3]` map from input to output pixels of all that is drawn, in kornia's coordinates."""
+        """Return the `[B, 3, 3]` map of the whole draw from input to output pixels, in kornia's coordinates."""
         height, width = input.shape[-2:]
-        # From edge to edge in [−1, 1] to pixels whose centres are whole numbers.
+        # From [−1, 1] (edge to edge) to pixels with centres at whole numbers.
         to_pixels = torch.tensor(
             [[width / 2, 0, (width - 1) / 2], [0, height / 2, (height - 1) / 2], [0, 0, 1]], dtype=torch.float64
         )
@@ -60,7 +60,7 @@ class PolicyTransform(GeometricAugmentationBase2D):
     def apply_transform(
         self, input: Tensor, params: dict[str, Tensor], flags: dict[str, Any], transform: Tensor | None = None
     ) -> Tensor:
-        """Augment a batch as the draw in `params` says."""
+        """Augment a batch with the draw in `params`."""
         draw = Draw(**{name: params[name].T for name in ("choice", "applied", "magnitude", "sign")})
         return self.policy.frozen.augment(input, draw.to(input.device))
 
@@ -84,15 +84,15 @@ class PolicyTransform(GeometricAugmentationBase2D):
         return super().apply_transform_keypoint(*arguments, **options)
 
     def inverse_transform(self, *_: Any, **__: Any) -> Tensor:
-        """A policy changes colours for good; there is no way back."""
-        raise NotImplementedError("a policy cannot be undone: keep the images as they were before it")
+        """Raise: colours cannot be restored."""
+        raise NotImplementedError("a policy cannot be inverted; keep a copy of the images")
 
     def __repr__(self) -> str:
         spec = self.policy.spec
         return f"{type(self).__name__}(stages={len(spec.stages)}, operations={len(spec.operations)}, p={self.p})"
 
     def _matrices(self, params: dict[str, Tensor], height: int, width: int) -> list[Tensor]:
-        """For each stage that moves an image, the matrix of each, the identity where it does not move: `[B, 2, 3]`."""
+        """Return the matrices `[B, 2, 3]` of stages that move an image, with the identity for the other images."""
         choice, applied, magnitude, sign = (params[name].cpu() for name in ("choice", "applied", "magnitude", "sign"))
         found = []
         for stage in range(choice.shape[1]):

@@ -1,7 +1,7 @@
-"""The operations on PIL images of mode L or RGB, with Pillow alone.
+"""The operations on PIL images of mode L or RGB, with Pillow only.
 
-The file that `madao export --to python` writes is made of these functions, so each says all it does by itself.
-Tone operations and blends are equal to `madao.ops` on uint8 to the last bit, what moves pixels to one level.
+The file that `madao export --to python` writes contains these functions, so each must be readable alone. Tone
+operations and blends equal `madao.ops` on uint8 to the last bit, geometric operations to one level.
 """
 
 import math
@@ -13,49 +13,49 @@ Picture = Image.Image
 
 
 def affine(image: Picture, coefficients: tuple[float, ...], fill: tuple[int, ...]) -> Picture:
-    """Output (x, y) shows input (a x + b y + c, d x + e y + f), bilinearly; outside is the colour `fill`."""
+    """Show input (a x + b y + c, d x + e y + f) at output (x, y), bilinearly, with the colour `fill` outside."""
     a, b, c, d, e, f = coefficients
     colour = fill[0] if image.mode == "L" else fill if len(fill) == 3 else fill * 3
-    # Framed by a pixel of the colour, the edge fades into it over one pixel instead of being cut.
+    # With a border of one pixel in this colour, the edge fades instead of being cut.
     framed = ImageOps.expand(image, 1, colour)
     moved = (a, b, c + 1, d, e, f + 1)
     return framed.transform(image.size, Image.Transform.AFFINE, moved, Image.Resampling.BILINEAR, fillcolor=colour)
 
 
 def shear_x(image: Picture, shear: float, fill: tuple[int, ...]) -> Picture:
-    """Each row reads from further right the lower it is."""
+    """Shear horizontally: lower rows read from further right."""
     return affine(image, (1, shear, 0, 0, 1, 0), fill)
 
 
 def shear_y(image: Picture, shear: float, fill: tuple[int, ...]) -> Picture:
-    """Each column reads from further down the more it is to the right."""
+    """Shear vertically: columns further right read from further down."""
     return affine(image, (1, 0, 0, shear, 1, 0), fill)
 
 
 def translate_x(image: Picture, fraction: float, fill: tuple[int, ...]) -> Picture:
-    """Move by a fraction of the width, to the left where it is positive."""
+    """Move by a fraction of the width, to the left if it is positive."""
     return affine(image, (1, 0, fraction * image.width, 0, 1, 0), fill)
 
 
 def translate_y(image: Picture, fraction: float, fill: tuple[int, ...]) -> Picture:
-    """Move by a fraction of the height, upwards where it is positive."""
+    """Move by a fraction of the height, upwards if it is positive."""
     return affine(image, (1, 0, 0, 0, 1, fraction * image.height), fill)
 
 
 def rotate(image: Picture, degrees: float, fill: tuple[int, ...]) -> Picture:
-    """Turn about the centre, counter-clockwise where the angle is positive."""
+    """Rotate about the centre, counter-clockwise if the angle is positive."""
     cosine, sine = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     x, y = image.width / 2, image.height / 2
     return affine(image, (cosine, -sine, x - cosine * x + sine * y, sine, cosine, y - sine * x - cosine * y), fill)
 
 
 def invert(image: Picture, _: float) -> Picture:
-    """Turn levels around: the negative."""
+    """Return the negative."""
     return ImageChops.invert(image)
 
 
 def autocontrast(image: Picture, _: float) -> Picture:
-    """Stretch each channel to the whole range."""
+    """Stretch each channel to the full range."""
     return ImageOps.autocontrast(image)
 
 
@@ -65,12 +65,12 @@ def equalize(image: Picture, _: float) -> Picture:
 
 
 def solarize(image: Picture, threshold: float) -> Picture:
-    """Invert the levels from the threshold on: 256 for none, 0 for all."""
+    """Invert the levels at or above the threshold: 256 for none, 0 for all."""
     return image.point([i if i < threshold else 255 - i for i in range(256)] * len(image.getbands()))
 
 
 def posterize(image: Picture, bits: float) -> Picture:
-    """Keep the highest bits of each level, their number rounded, half up."""
+    """Keep the highest bits of each level; their number is rounded, half up."""
     lowest = 1 << (8 - math.floor(bits + 0.5))
     return image.point([i // lowest * lowest for i in range(256)] * len(image.getbands()))
 
@@ -106,7 +106,7 @@ TONE: dict[str, Callable[[Picture, float], Picture]] = {
     "Brightness": brightness,
     "Sharpness": sharpness,
 }
-"""What leaves every pixel in its place: `function(image, value)`."""
+"""Operations that do not move pixels: `function(image, value)`."""
 
 GEOMETRIC: dict[str, Callable[[Picture, float, tuple[int, ...]], Picture]] = {
     "ShearX": shear_x,
@@ -115,6 +115,6 @@ GEOMETRIC: dict[str, Callable[[Picture, float, tuple[int, ...]], Picture]] = {
     "TranslateY": translate_y,
     "Rotate": rotate,
 }
-"""What moves pixels: `function(image, value, fill)`, `fill` in levels, one or one a channel."""
+"""Operations that move pixels: `function(image, value, fill)`, with `fill` in levels, one or one per channel."""
 
 FUNCTIONS: dict[str, Callable[..., Picture]] = {**GEOMETRIC, **TONE}

@@ -1,4 +1,4 @@
-"""A policy as one Python file that needs nothing but Pillow."""
+"""A policy as one Python file that only needs Pillow."""
 
 import inspect
 import json
@@ -17,7 +17,7 @@ from madao.policy import PolicySpec
 from madao.policy.conditional.features import NAMES
 from madao.policy.conditional.network import Network, Outputs
 
-_HEAD = '''"""A data augmentation policy found by madao. This file needs Pillow and nothing else.
+_HEAD = '''"""A data augmentation policy that madao learned. This file only needs Pillow.
 
 Images are PIL images of mode L or RGB:
 
@@ -26,7 +26,7 @@ Images are PIL images of mode L or RGB:
     transform = PolicyTransform()
     augmented = transform(image{label}
 
-PolicyTransform(random.Random(0)) repeats its draws. Without it they come from the module random, which torch's
+PolicyTransform(random.Random(0)) has reproducible draws. By default, draws come from the module random, which torch's
 DataLoader seeds in each of its workers.
 """
 
@@ -35,22 +35,22 @@ DataLoader seeds in each of its workers.
 Picture = Image.Image
 
 FILL = {fill}
-"""The level outside a moved image: one for all channels, or one each."""
+"""Level outside a moved image: one for all channels, or one per channel."""
 '''
 
 _CLASS = '''
 class PolicyTransform:
-    """Augments PIL images of mode L or RGB, each by a draw of its own.
+    """A transform that augments PIL images of mode L or RGB, each with its own draw.
 
     Args:
-        generator: Where random numbers come from; by default the module `random`.
+        generator: Source of random numbers; by default the module `random`.
     """
 
     def __init__(self, generator: random.Random | None = None) -> None:
         self.generator = generator
 
     def draw(self{by}) -> list[tuple]:
-        """For each stage the operation, whether it is applied, and its strength in its own unit."""
+        """Draw for each stage an operation, whether it is applied, and its strength in its own unit."""
         source = self.generator or random
         steps = []
         for stage in {stages}:
@@ -62,11 +62,11 @@ class PolicyTransform:
         return steps
 
     def apply(self, image: Picture, steps: list[tuple]) -> Picture:
-        """Augment an image as a draw says."""
+        """Augment an image with a draw."""
         if image.mode not in ("L", "RGB"):
-            raise ValueError(f"the image must have mode L or RGB, got {image.mode}: image.convert('RGB')")
+            raise ValueError(f"the image must have mode L or RGB, got {image.mode}; use image.convert('RGB')")
         if len(FILL) > 1 and image.mode == "L":
-            raise ValueError("the policy fills with a colour: give it image.convert('RGB')")
+            raise ValueError("the policy fills with a colour; use image.convert('RGB')")
         for operation, applied, strength in steps:
             if applied and operation in MOVING:
                 image = operation(image, strength, FILL)
@@ -87,17 +87,17 @@ transform = PolicyTransform()
 
 
 def source(spec: PolicySpec, module: str = "policy_python") -> str:
-    """The file's text.
+    """Return the text of the file.
 
     Args:
         spec: The policy.
-        module: What the file will be imported as, for the example in it.
+        module: Module name of the file, for the example in it.
     """
     policy = ImageAugmenter(spec)
     for operation in policy.drawn:
         if not built_in(operation):
             raise ValueError(
-                f"{operation.name} is an operation of your own, which a file without madao cannot hold; export to "
+                f"{operation.name} is a registered operation, which a file without madao cannot contain; export to "
                 "torchvision, albumentations, kornia or timm, or learn a policy without it"
             )
     names = [operation.name for operation in policy.drawn]
@@ -110,12 +110,12 @@ def source(spec: PolicySpec, module: str = "policy_python") -> str:
     levels = torch.tensor(spec.fill, dtype=torch.float32).mul(255).to(torch.uint8).reshape(-1).tolist()
     tuples = f"({', '.join(map(str, levels))}{',' if len(levels) == 1 else ''})"
     words = _BY_CLASS if spec.classes else _FOR_ALL if spec.network is None else _BY_IMAGE
-    words = words | (_VARIED if spec.magnitude_jitter else _ALIKE)
+    words = words | (_JITTERED if spec.magnitude_jitter else _CONSTANT)
     head = _HEAD.format(module=module, imports=_imports(text), fill=tuples, label=words["{label}"])
     trailing = "," if len(moving) == 1 else ""
-    law = _tables(spec) if spec.network is None else _looking_tables(spec, spec.network)
-    magnitude_jitter = f"VARIATION = {spec.magnitude_jitter!r}  # how much weaker than in its row a strength may be\n"
-    tables = f"{law}{magnitude_jitter if spec.magnitude_jitter else ''}MOVING = ({', '.join(moving)}{trailing})\n"
+    law = _tables(spec) if spec.network is None else _network_tables(spec, spec.network)
+    jitter = f"MAGNITUDE_JITTER = {spec.magnitude_jitter!r}  # strengths are weaker than in STAGES by up to this part\n"
+    tables = f"{law}{jitter if spec.magnitude_jitter else ''}MOVING = ({', '.join(moving)}{trailing})\n"
     transform = _CLASS
     for place, word in words.items():
         transform = transform.replace(place, word)
@@ -132,7 +132,7 @@ _FOR_ALL = {
     "{about}": "stages={len(STAGES)}",
 }
 _BY_CLASS = {
-    "{label}": ", label)  # the place of its class in CLASSES",
+    "{label}": ", label)  # index of its class in CLASSES",
     "{by}": ", label: int",
     "{parameter}": ", label: int",
     "{argument}": "label",
@@ -148,17 +148,17 @@ _BY_IMAGE = {
 }
 
 
-_ALIKE = {"{neutral}": "_", "{weaker}": ""}
-_VARIED = {
+_CONSTANT = {"{neutral}": "_", "{weaker}": ""}
+_JITTERED = {
     "{neutral}": "neutral",
-    "{weaker}": " " * 12 + "strength = neutral + (1 - VARIATION * source.random()) * (strength - neutral)\n",
+    "{weaker}": " " * 12 + "strength = neutral + (1 - MAGNITUDE_JITTER * source.random()) * (strength - neutral)\n",
 }
 
 
 def _tables(spec: PolicySpec) -> str:
     what = (
-        "    # operation, how often it is drawn, how often it is then applied, its two strengths, equally likely, and\n"
-        "    # the one that changes nothing\n"
+        "    # operation, probability of being drawn, probability of being applied once drawn, two strengths that are\n"
+        "    # equally likely, and the strength that changes nothing\n"
     )
     if not spec.classes:
         return f"STAGES = [\n{what}{_stages(spec)}]\n"
@@ -168,8 +168,8 @@ def _tables(spec: PolicySpec) -> str:
     return f"CLASSES = [\n{listed}]\nSTAGES = {{\n{what}{''.join(parts)}}}\n"
 
 
-def _looking_tables(spec: PolicySpec, network: Network) -> str:
-    """What `image_conditional.law` wants."""
+def _network_tables(spec: PolicySpec, network: Network) -> str:
+    """Return the tables that `image_conditional.law` reads."""
     seen = "".join(
         f"    ({centre!r}, {scale!r}),  # {name}\n"
         for name, centre, scale in zip(NAMES, network.centre, network.scale, strict=True)
@@ -181,7 +181,7 @@ def _looking_tables(spec: PolicySpec, network: Network) -> str:
     stages = [
         "    [\n"
         + "".join(
-            _looking_row(operation, position, spec, number, outputs[position])
+            _network_row(operation, position, spec, number, outputs[position])
             for position, operation in enumerate(spec.operations)
             if spec.stages[number][position].selection > 0
         )
@@ -189,18 +189,18 @@ def _looking_tables(spec: PolicySpec, network: Network) -> str:
         for number, outputs in enumerate(network.stages)
     ]
     return (
-        f"# fmt: off\nFEATURES = [\n    # what each is on average, and how far it spreads\n{seen}]\n"
-        f"UNITS = [\n    # bias, what it is on average, and a weight for each feature\n{units}]\n"
-        "STAGES = [\n    # operation, logits of selection, application and magnitude, its strength at no magnitude\n"
-        "    # and at full one way and the other, and what each unit adds to each of the logits\n"
+        f"# fmt: off\nFEATURES = [\n    # mean and standard deviation\n{seen}]\n"
+        f"UNITS = [\n    # bias, mean, and a weight for each feature\n{units}]\n"
+        "STAGES = [\n    # operation, logits of selection, application and magnitude, strengths at no magnitude and\n"
+        "    # at full magnitude one way and the other, and the amount that each unit adds to each logit\n"
         f"{''.join(stages)}]\n# fmt: on\n"
     )
 
 
-def _looking_row(operation: Operation, position: int, spec: PolicySpec, number: int, outputs: Outputs) -> str:
+def _network_row(operation: Operation, position: int, spec: PolicySpec, number: int, outputs: Outputs) -> str:
     entry, mu = spec.stages[number][position], spec.tensors(torch.float64)[2][number, position].item()
     more = torch.tensor([entry.application, mu], dtype=torch.float64).logit()
-    logits = math.log(entry.selection), *more.clamp(-100, 100).tolist()  # 100 is for sure
+    logits = math.log(entry.selection), *more.clamp(-100, 100).tolist()  # sigmoid(100) rounds to 1
     strengths = _strengths(operation, (0.0, 1.0), (1.0, 1.0), (1.0, -1.0))
     none = (0.0,) * len(outputs.selection)
     added = "".join(f"{_list(values or none, 16)},\n" for values in outputs)
@@ -210,7 +210,7 @@ def _looking_row(operation: Operation, position: int, spec: PolicySpec, number: 
 
 
 def _list(values: Sequence[float], indent: int) -> str:
-    """In lines of up to 120 characters."""
+    """Return a list in lines of up to 120 characters."""
     place = " " * indent
     return fill(f"[{', '.join(map(repr, values))}]", 118, initial_indent=place, subsequent_indent=f"{place} ")
 
@@ -243,8 +243,8 @@ def _row(operation: Operation, position: int, spec: PolicySpec, number: int) -> 
 
 
 def _strengths(operation: Operation, *ways: tuple[float, float]) -> str:
-    """At magnitudes and signs, in the operation's own unit.
+    """Return the operation's parameter in real units at pairs of magnitude and sign.
 
-    With nine digits, all of a float32, so that a threshold falls on the same side of a level as madao's.
+    Nine digits hold a float32 exactly, so a threshold falls on the same side of a level as in madao.
     """
     return ", ".join(f"{strength(operation, Step(0, True, *way)).item():.9g}" for way in ways)

@@ -1,4 +1,4 @@
-"""The targets a policy can be exported to, by name."""
+"""The targets of an export, by name."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,15 +10,15 @@ from madao.text import nearest
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """Where a policy can go.
+    """A library or format that a policy can be exported to.
 
     Attributes:
-        file: What the file is called unless told otherwise.
-        needs: What has to be installed where the file is used.
-        write: The file's text from a policy and the name the file is imported by.
-        usage: Two lines that use the file, `{module}` being its name.
-        labels: Whether what is written can be given an image's label, which a policy with classes needs.
-        sees_images: Whether it draws by what an image shows, which a policy that looks at images needs.
+        file: Default name of the file.
+        needs: Packages that the file needs.
+        write: Returns the file's text from a policy and the file's module name.
+        usage: Two lines that use the file, with `{module}` for its name.
+        labels: Whether its transforms take labels, which policies with classes need.
+        sees_images: Whether its transforms see the image before they draw, which policies that depend on it need.
     """
 
     file: str
@@ -30,12 +30,15 @@ class Target:
 
 
 def export(spec: PolicySpec, to: str, module: str | None = None) -> str:
-    """The text of the file that holds a policy for another library.
+    """Return the text of a file with the policy for another library.
 
     Args:
         spec: The policy.
         to: torchvision, albumentations, kornia, timm, python or json.
-        module: What the file will be imported as, for the example in it.
+        module: Module name of the file, for the example in it.
+
+    Example:
+        >>> text = export(policy.spec(), "torchvision")
     """
     if to not in TARGETS:
         raise ValueError(f"unknown target {nearest(to, TARGETS)}")
@@ -46,7 +49,7 @@ def export(spec: PolicySpec, to: str, module: str | None = None) -> str:
     return TARGETS[to].write(spec, module or TARGETS[to].file.removesuffix(".py"))
 
 
-_MODULE = '''"""A data augmentation policy found by madao, for {library}. Needs madao and {library}.
+_MODULE = '''"""A data augmentation policy that madao learned, for {library}. Needs madao and {library}.
 
 {example}
 """
@@ -61,24 +64,24 @@ transform = PolicyTransform(
 '''
 
 _EXAMPLES = {
-    "torchvision": """Before images are normalised, in place of RandAugment and the like:
+    "torchvision": """Use it before images are normalised, in place of RandAugment or another policy:
 
     from {module} import transform
 
     augment = v2.Compose([v2.RandomHorizontalFlip(), transform, v2.ToImage(), v2.ToDtype(torch.float32, True)])""",
-    "albumentations": """Before images are normalised; masks, boxes and key points move along:
+    "albumentations": """Use it before images are normalised. Masks, boxes and key points move along:
 
     from {module} import transform
 
     augment = albumentations.Compose([albumentations.HorizontalFlip(), transform, albumentations.Normalize()])
     augmented = augment(image=image, mask=mask)""",
-    "kornia": """On batches of floats in [0, 1], before they are normalised:
+    "kornia": """Use it on batches of floats in [0, 1], before they are normalised:
 
     from {module} import transform
 
     augment = AugmentationSequential(RandomHorizontalFlip(), transform, data_keys=["input", "mask"])
     images, masks = augment(images, masks)""",
-    "timm": """In the place of timm's own RandAugment:
+    "timm": """Use it in place of timm's RandAugment:
 
     from madao.export.timm import insert
     from {module} import transform
@@ -88,13 +91,13 @@ _EXAMPLES = {
 }
 
 
-_LABELS = "The policy depends on the class: give the sample with its label, augment(image, label)."
+_LABELS = "The policy depends on the class: give the label with the image, augment(image, label)."
 
 
 def _library(library: str) -> Callable[[PolicySpec, str], str]:
     def write(spec: PolicySpec, module: str) -> str:
         foreign = [operation.name for operation in spec.operations if operation.name not in PAPER]
-        note = f"\n# Register these of your own before: {', '.join(foreign)} (madao.ops.register).\n" if foreign else ""
+        note = f"\n# Register these operations first: {', '.join(foreign)} (madao.ops.register).\n" if foreign else ""
         example = _EXAMPLES[library].format(module=module)
         if spec.classes:
             example += f"\n\n{_LABELS}"
@@ -153,4 +156,4 @@ TARGETS: dict[str, Target] = {
         labels=True,
     ),
 }
-"""Every target by name."""
+"""All targets by name."""

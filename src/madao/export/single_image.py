@@ -1,8 +1,8 @@
-"""A policy for one image at a time: what every exported transform is made of.
+"""A policy for one image at a time, the common part of all exported transforms.
 
-The law is `FrozenPolicy`'s. In each stage, independently: operation ~ Categorical(selection), applied ~
-Bernoulli(application), its magnitude, a fair sign. Random numbers are an argument, so that each target can take them
-from where its library's users expect them to come from.
+Draws have the distribution of `FrozenPolicy`. In each stage, independently: operation ~ Categorical(selection), applied
+~ Bernoulli(application), its magnitude, a fair sign. Random numbers are an argument, so each target can take them from
+the source that its library's users expect.
 """
 
 import itertools
@@ -23,19 +23,20 @@ from madao.ops.checks import check_fill_fits, check_images
 from madao.ops.registry import built_in
 from madao.policy import Draw, FrozenPolicy, PolicySpec
 
-_REMEMBERED_GRIDS = 64
-_REMEMBERED_PIXELS = 256 * 256
-"""How many sampling grids are kept, and for images of up to how many pixels: half a megabyte each at most."""
-_REMEMBERED_VALUES = 4096
+_MAX_CACHED_GRIDS = 64
+_MAX_CACHED_PIXELS = 256 * 256
+"""Limits of the cache of sampling grids: their number, and the pixels of an image (half a megabyte per grid)."""
+_MAX_CACHED_VALUES = 4096
 
 _FEW_PIXELS = 64 * 64
+"""Images with fewer pixels are converted to PIL faster by numpy than by Pillow."""
 
 
 class Step(NamedTuple):
-    """What one stage does to one image.
+    """The draw of one stage for one image.
 
     Attributes:
-        operation: Index into the policy's operations.
+        operation: Index of the operation in the policy.
         applied: Whether it is applied.
         magnitude: μ in [0, 1].
         sign: +1 or −1.
@@ -48,11 +49,11 @@ class Step(NamedTuple):
 
 
 Steps = tuple[Step, ...]
-"""One step a stage."""
+"""The draw for one image: one step per stage."""
 
 
 def as_spec(policy: Any) -> PolicySpec:
-    """A `PolicySpec` from one, from a policy that has one, from the path of a policy.json or from its text."""
+    """Return the spec of a `PolicySpec`, a policy with `spec()`, the path of a policy.json, or its text."""
     if isinstance(policy, PolicySpec):
         return policy
     if isinstance(policy, str) and policy.lstrip().startswith("{"):
@@ -67,25 +68,31 @@ def as_spec(policy: Any) -> PolicySpec:
 
 
 def without_classes(policy: Any, library: str, sees_images: bool = True) -> PolicySpec:
-    """`as_spec` for a library whose transforms see no label, and may draw before they see the image."""
+    """Return the spec for a library whose transforms have no label; raise if the policy needs one.
+
+    Args:
+        policy: A policy as in `as_spec`.
+        library: Name of the library, for messages.
+        sees_images: Whether its transforms see the image before they draw.
+    """
     spec = as_spec(policy)
     if spec.network is not None and not sees_images:
         raise ValueError(
-            f"this policy depends on what an image shows, and {library} draws before it sees the images; export to "
-            "torchvision, albumentations, timm, python or json, or what images share: madao export --label shared, "
+            f"this policy depends on the image, and {library} draws before it sees the images; export to torchvision, "
+            "albumentations, timm, python or json, or export the part that all images share: `label=shared`, in Python "
             "spec.of_class(None)"
         )
     if spec.classes:
         raise ValueError(
             f"this policy has a part for each of {len(spec.classes)} classes, and {library}'s transforms see no label; "
-            "export to torchvision, python or json, which take it, or the part of one class: madao export --label "
-            f"{spec.classes[0]}, spec.of_class({spec.classes[0]!r})"
+            "export to torchvision, python or json, which take one, or export the part of one class: "
+            f"`label={spec.classes[0]}`, in Python spec.of_class({spec.classes[0]!r})"
         )
     return spec
 
 
 def drawn(spec: PolicySpec) -> tuple[Operation, ...]:
-    """The operations that are drawn at all."""
+    """Return the operations that have a probability above zero in some stage."""
     each = [stage for stages in spec.class_stages or (spec.stages,) for stage in stages]
     return tuple(
         operation
@@ -95,7 +102,7 @@ def drawn(spec: PolicySpec) -> tuple[Operation, ...]:
 
 
 class ImageAugmenter:
-    """Draws for one image, and applies a draw to the image and to what belongs to it.
+    """A policy that draws for one image, and applies draws to images, masks, boxes and points.
 
     Args:
         spec: The policy.
@@ -107,7 +114,7 @@ class ImageAugmenter:
         selection, application, magnitude = (table.transpose(0, 1) for table in spec.tables(torch.float64))
         self._cumulative = [[_cumulative(row) for row in stages] for stages in selection.tolist()]
         self._application: list[list[list[float]]] = application.tolist()
-        # Rounded as FrozenPolicy's are: the results agree bit for bit.
+        # Rounded as in FrozenPolicy, so that results agree bit for bit.
         self._magnitude: list[list[list[float]]] = magnitude.float().tolist()
         self.drawn = drawn(spec)
         self.frozen = FrozenPolicy(spec)
@@ -117,16 +124,16 @@ class ImageAugmenter:
 
     @property
     def uniforms(self) -> int:
-        """How many random numbers one image takes."""
+        """Number of random numbers per image."""
         return (4 if self.spec.magnitude_jitter else 3) * len(self.spec.stages)
 
     def steps(self, uniforms: Sequence[float], label: int | None = None, image: Tensor | None = None) -> Steps:
-        """A draw for one image from numbers that are uniform in [0, 1): three a stage, four where magnitudes vary.
+        """Draw for one image.
 
         Args:
-            uniforms: The numbers.
-            label: The image's class, where the policy has classes.
-            image: `[..., C, H, W]`, where the policy looks at it; of several the first counts.
+            uniforms: Random numbers, uniform in [0, 1): three per stage, four with a magnitude jitter.
+            label: The image's class, for a policy with classes.
+            image: `[..., C, H, W]`, for a policy that depends on it; the first of several counts.
         """
         if self.frozen.uses_image:
             ends, application, magnitude = self._law(image)
@@ -144,7 +151,7 @@ class ImageAugmenter:
         return tuple(found)
 
     def sample(self, label: int | None = None, image: Tensor | Image.Image | None = None) -> Steps:
-        """A draw for one image from torch's global generator; `label` and `image` as of `steps`, where they count."""
+        """Draw for one image from torch's global generator. `label` and `image` are those of `steps`."""
         uniforms = torch.rand(self.uniforms, dtype=torch.float64, device="cpu").tolist()
         if isinstance(image, Image.Image):
             _check_mode(image)
@@ -152,10 +159,10 @@ class ImageAugmenter:
         return self.steps(uniforms, label, image)
 
     def _law(self, image: Tensor | None) -> tuple[list[list[float]], list[list[float]], list[list[float]]]:
-        """Of each stage, by what the image shows: the upper ends of the operations' shares, p and μ."""
+        """Return cumulative selection probabilities, p and μ of each stage for an image."""
         if image is None:
             raise ValueError(
-                "this policy depends on what an image shows: sample(image=image); or use what images share, "
+                "this policy depends on the image: call sample(image=image), or use the part that all images share, "
                 "PolicyTransform(spec.of_class(None))"
             )
         batch = image.reshape(-1, *image.shape[-3:])[:1]
@@ -164,21 +171,21 @@ class ImageAugmenter:
         return [_cumulative(row) for row in selection], application, magnitude
 
     def _row(self, label: int | None) -> int:
-        """Where the law of a class is found; labels make no difference where there are no classes."""
+        """Return the row of a class in the tables; 0 without classes."""
         count = len(self.spec.classes)
         if not count:
             return 0
         if label is None:
             raise ValueError(
-                f"this policy has a part for each of {count} classes and needs the image's label: transform(image, "
-                "label); or use the part of one class, PolicyTransform(spec.of_class(name))"
+                f"this policy has a part for each of {count} classes and needs the image's label: call "
+                "transform(image, label), or use the part of one class, PolicyTransform(spec.of_class(name))"
             )
         if not 0 <= label < count:
             raise ValueError(f"a label must lie in 0 to {count - 1}, got {label!r}")
         return label
 
     def draw(self, each: Sequence[Steps], device: torch.device | str = "cpu") -> Draw:
-        """The draws of several images as a `Draw`."""
+        """Return the draws of several images as a `Draw`."""
         stages = range(len(self.spec.stages))
         columns = [[list(field) for field in zip(*(steps[k] for steps in each), strict=True)] for k in stages]
         choice, applied, magnitude, sign = zip(*columns, strict=True)
@@ -190,18 +197,18 @@ class ImageAugmenter:
         )
 
     def augment(self, image: Tensor, steps: Steps) -> Tensor:
-        """Augment one image `[C, H, W]`, or several `[..., C, H, W]` in the same way."""
+        """Augment one image `[C, H, W]`, or several `[..., C, H, W]` with the same draw."""
         batch = image.reshape(-1, *image.shape[-3:]) if image.ndim >= 3 else image[None]
         check_images(batch)
         check_fill_fits(self.spec.fill, batch)
         return self._apply(batch, steps).reshape(image.shape)
 
     def apply_each(self, images: Tensor, each: Sequence[Steps]) -> Tensor:
-        """Augment images `[B, C, H, W]` each in its own way."""
+        """Augment images `[B, C, H, W]`, each with its own draw."""
         return self.frozen.augment(images, self.draw(each, images.device)) if len(images) else images
 
     def apply_pil(self, image: Image.Image, steps: Steps) -> Image.Image:
-        """Augment a PIL image of mode L or RGB; one that is not changed comes back itself."""
+        """Augment a PIL image of mode L or RGB; return the same object if no operation is applied."""
         _check_mode(image)
         if not isinstance(self.spec.fill, float):
             check_fill_fits(self.spec.fill, torch.empty(1, len(image.getbands()), 0, 0))
@@ -228,7 +235,7 @@ class ImageAugmenter:
     ) -> Tensor:
         """Move boxes `[N, 4]` (left, top, right, bottom) along with one image, in pixels from edge to edge.
 
-        `cut` says what becomes of a box that reaches over the image's edge after an operation.
+        `cut` clips boxes that extend over the image's edge, after each operation.
         """
         for matrix in self._matrices(steps, height, width, boxes.device):
             boxes = targets.move_boxes(boxes[None], matrix, height, width)[0]
@@ -237,15 +244,15 @@ class ImageAugmenter:
 
     def check_moves(self) -> None:
         """Raise where masks, boxes and points cannot move along with an operation that may be drawn."""
-        # Of the whole policy, not of the draw: the error comes with the first image, not after an hour.
+        # Check the whole policy, not the draw: the error comes with the first image, not after an hour.
         targets.check_moves(self.drawn)
 
     def moves(self, steps: Steps) -> bool:
-        """Whether a draw moves pixels."""
+        """Return whether a draw moves pixels."""
         return any(step.applied and self.operations[step.operation].geometric for step in steps)
 
     def _apply(self, batch: Tensor, steps: Steps) -> Tensor:
-        # Of one small image most of the time would go into preparing what is the same for the next one.
+        # For one small image, preparing values and grids takes most of the time; they are cached.
         quick = len(batch) == 1 and batch.device.type == "cpu" and batch.dtype in (torch.uint8, torch.float32)
         for step in steps:
             if not step.applied:
@@ -262,21 +269,21 @@ class ImageAugmenter:
         return batch
 
     def _quick(self, batch: Tensor, operation: Operation, step: Step) -> Tensor:
-        """What `operation.apply_unchecked` does to a batch of one, by way of what is known from the last time."""
+        """Do what `operation.apply_unchecked` does to a batch of one, with cached values and grids."""
         if not operation.has_magnitude:
             return operation.function(batch)
         value = self._value(operation, step)
         if operation.matrix is None:
             return operation.function(batch, value)
         height, width = batch.shape[2:]
-        if height * width > _REMEMBERED_PIXELS:
+        if height * width > _MAX_CACHED_PIXELS:
             return operation.function(batch, value, fill=self.spec.fill)
         key = (step.operation, step.magnitude, step.sign, height, width)
         grid = self._grids.get(key)
         if grid is None:
-            if len(self._grids) >= _REMEMBERED_GRIDS:
+            if len(self._grids) >= _MAX_CACHED_GRIDS:
                 self._grids.clear()
-            with torch.inference_mode(False):  # what is kept may be needed for a gradient the next time
+            with torch.inference_mode(False):  # a later call may need gradients through it
                 matrix = operation.matrix(value, height, width)
                 grid = self._grids[key] = geometric.sampling_grid(matrix, height, width)
         return geometric.resample(batch, grid, self.spec.fill)
@@ -285,7 +292,7 @@ class ImageAugmenter:
         key = (step.operation, step.magnitude, step.sign)
         value = self._values.get(key)
         if value is None:
-            if len(self._values) >= _REMEMBERED_VALUES:  # where every image has magnitudes of its own
+            if len(self._values) >= _MAX_CACHED_VALUES:  # reached if every image has its own magnitudes
                 self._values.clear()
             with torch.inference_mode(False):
                 value = self._values[key] = strength(operation, step)
@@ -296,7 +303,7 @@ class ImageAugmenter:
 
     def _step_pil(self, image: Image.Image, step: Step) -> Image.Image:
         operation = self.operations[step.operation]
-        # Pillow's own tone operations and blends give the same bits and spare two conversions.
+        # Pillow's tone operations and blends give the same bits and avoid two conversions.
         function = pillow.TONE.get(operation.name)
         if function is not None and self._own[step.operation]:
             return function(image, self._value(operation, step).item())
@@ -321,24 +328,24 @@ def _check_mode(image: Image.Image) -> None:
 
 
 def from_pil(image: Image.Image) -> Tensor:
-    """A PIL image of mode L or RGB as uint8 `[C, H, W]`."""
+    """Return a PIL image of mode L or RGB as uint8 `[C, H, W]`."""
     pixels = torch.from_numpy(np.array(image))
     return pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
 
 
 def to_pil(image: Tensor) -> Image.Image:
-    """A PIL image from uint8 `[C, H, W]`."""
+    """Return uint8 `[C, H, W]` as a PIL image."""
     planes = image.numpy()
     if len(planes) == 1:
         return Image.fromarray(planes[0])
-    # Each the faster way to put planes together, by far faster than torch's.
+    # Both ways are much faster than a permutation in torch.
     if planes[0].size < _FEW_PIXELS:
         return Image.fromarray(np.stack(list(planes), -1))
     return Image.merge("RGB", [Image.fromarray(plane) for plane in planes])
 
 
 def strength(operation: Operation, step: Step) -> Tensor:
-    """The operation's parameter in real units, `[1]`, as `Operation` rounds it; 0 where it has none."""
+    """Return the operation's parameter in real units, `[1]`, rounded as in `Operation`; 0 without a magnitude."""
     magnitude, sign = (
         torch.tensor([value], dtype=torch.float32, device="cpu") for value in (step.magnitude, step.sign)
     )
@@ -346,8 +353,8 @@ def strength(operation: Operation, step: Step) -> Tensor:
 
 
 def _cumulative(selection: list[float]) -> list[float]:
-    """Upper ends of each operation's share of [0, 1): a number belongs to the first whose end lies above it."""
+    """Return the upper ends of the operations' shares of [0, 1); a number draws the first with a higher end."""
     ends = list(itertools.accumulate(selection))
     last = max(position for position, share in enumerate(selection) if share > 0)
-    # Rounding must leave no number over, neither for nobody nor for an operation of probability 0.
+    # The last operation takes all remaining numbers: rounding must not draw one of probability 0, or none.
     return [*ends[:last], *(math.inf for _ in ends[last:])]

@@ -1,4 +1,4 @@
-"""A policy for timm's training transforms. Needs no timm itself: timm takes any callable on PIL images."""
+"""A policy for timm's training transforms, which accept any callable on PIL images. timm is not imported."""
 
 from typing import Any
 
@@ -21,15 +21,15 @@ _GEOMETRIC = (
     "RandomHorizontalFlip",
     "RandomVerticalFlip",
 )
-"""What stands before the policy in the transforms timm builds, by name."""
+"""Names of the transforms that timm puts before its policy."""
 
 _BUILT_IN = ("RandAugment", "AutoAugment", "AugMixAugment")
 
 
 class PolicyTransform:
-    """Augments PIL images of mode L or RGB: `image = transform(image)`, as timm's `RandAugment` does.
+    """A transform that augments PIL images of mode L or RGB: `image = transform(image)`, like timm's `RandAugment`.
 
-    Draws come from torch's global generator, so `torch.manual_seed` repeats them and workers of a `DataLoader` differ.
+    Draws come from torch's global generator: `torch.manual_seed` repeats them, and workers of a `DataLoader` differ.
 
     Args:
         policy: A `PolicySpec`, a policy, or the path of a policy.json.
@@ -39,11 +39,11 @@ class PolicyTransform:
         self.policy = ImageAugmenter(without_classes(policy, "timm"))
 
     def sample(self, img: PIL.Image.Image | None = None) -> Steps:
-        """A draw for one image, one step a stage; by what it shows where the policy looks at it."""
+        """Draw for one image, one step per stage. The image matters only to policies that depend on it."""
         return self.policy.sample(image=img)
 
     def __call__(self, img: PIL.Image.Image) -> PIL.Image.Image:
-        """Augment an image by a fresh draw."""
+        """Augment an image with a fresh draw."""
         return self.policy.apply_pil(img, self.sample(img))
 
     def __repr__(self) -> str:
@@ -52,23 +52,24 @@ class PolicyTransform:
 
 
 def insert(transform: PolicyTransform, into: Any) -> Any:
-    """Put a policy into what `timm.data.create_transform(..., is_training=True)` returned, and return that.
+    """Insert a policy into the result of `timm.data.create_transform(..., is_training=True)`, and return that.
 
-    It stands where timm's own RandAugment would: behind crop and flip, before colour jitter and the conversion to a
-    tensor. timm leaves colour jitter out where it augments by a policy: give it `auto_augment=None, color_jitter=None`.
+    The policy takes the place of timm's RandAugment: after crop and flip, before colour jitter and the conversion to a
+    tensor. With its own policy, timm leaves colour jitter out. Do the same:
+    `create_transform(..., auto_augment=None, color_jitter=None)`.
 
     Args:
         transform: The policy.
-        into: A `Compose`, changed in place, or the three of `separate=True`.
+        into: A `Compose`, changed in place, or the three transforms of `separate=True`.
     """
     if isinstance(into, tuple | list):
         if len(into) != 3:
-            raise ValueError(f"expected a Compose or the three of separate=True, got {len(into)}")
+            raise ValueError(f"expected a Compose or the three transforms of separate=True, got {len(into)}")
         into[1].transforms.insert(0, transform)
         return into
     steps = getattr(into, "transforms", None)
     if not isinstance(steps, list):
-        raise TypeError(f"expected what timm.data.create_transform returns, a Compose, got {type(into).__name__}")
+        raise TypeError(f"expected the Compose that timm.data.create_transform returns, got {type(into).__name__}")
     names = [type(step).__name__ for step in steps]
     for name in names:
         if name in _BUILT_IN:

@@ -19,20 +19,20 @@ _ROTATED = ("XYWHR", "CXCYWHR", "XYXYXYXY")
 
 
 class PolicyTransform(v2.Transform):  # type: ignore[misc]
-    """Augments a sample as the policy says: the image, and with it masks, boxes and key points.
+    """A transform that augments a sample: the image, and with it masks, boxes and key points.
 
     Images are PIL images of mode L or RGB, or tensors `[..., C, H, W]`, C of 1 or 3, uint8 or float in [0, 1], plain or
-    `tv_tensors.Image`; type, shape and dtype are kept. Of a batch each image has its own draw, and masks beside it
-    begin with its dimensions. All frames of a `Video` have the same draw, and so have several images of one sample.
+    `tv_tensors.Image`. Type, shape and dtype are kept. Each image of a batch has its own draw; masks of a batch begin
+    with its dimensions. All frames of a `Video` share one draw, and so do several images of one sample.
 
-    Masks (nearest neighbour, 0 outside), bounding boxes (all formats; cut as their `clamping_mode` says) and key
-    points (in pixels from edge to edge, as torchvision's `rotate` and `affine` take them) move along.
+    Masks (nearest neighbour, 0 outside), bounding boxes (all formats, clipped by their `clamping_mode`) and key points
+    (in pixels from edge to edge, as in torchvision's `rotate` and `affine`) move along.
 
-    Draws come from torch's global generator, so `torch.manual_seed` repeats them and workers of a `DataLoader` differ.
+    Draws come from torch's global generator: `torch.manual_seed` repeats them, and workers of a `DataLoader` differ.
 
-    A policy with classes finds the label in the sample, `transform(image, label)`, as `transforms=` of torchvision's
-    data sets gives it: an int or an integer tensor, of a batch `[B]`. It is returned as it came. A policy that looks at
-    images looks at the first of a sample's, and at a video's first frame.
+    A policy with classes needs the label in the sample, `transform(image, label)`, which `transforms=` of torchvision's
+    data sets provides: an int or an integer tensor, for a batch `[B]`. The label is returned unchanged. A policy that
+    depends on the image uses the first image of a sample, and the first frame of a video.
 
     Args:
         policy: A `PolicySpec`, a policy, or the path of a policy.json.
@@ -59,17 +59,17 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         return tree_unflatten(results, structure)
 
     def sample(self, label: int | None = None, image: Any = None) -> Steps:
-        """A draw for one image, one step a stage; by its class or by what it shows where the policy wants that."""
+        """Draw for one image, one step per stage. Label and image matter only to policies that depend on them."""
         return self.policy.sample(label, image)
 
     def make_params(self, flat_inputs: list[Any], labels: Any = None) -> dict[str, Any]:
-        """The draw of each image: `{"steps": [...]}`, and `shape`, how the images are laid out."""
+        """Draw for each image: `{"steps": [...], "shape": leading dimensions of the images}`."""
         images = [item for item in flat_inputs if not _belongs(item)]
         if len(images) < len(flat_inputs):
             self.policy.check_moves()
         shapes = {_leading(item) for item in images} or {()}
         if len(shapes) > 1:
-            raise ValueError(f"the images of a sample must come in one number, got leading shapes {sorted(shapes)}")
+            raise ValueError(f"the images of a sample must have the same leading dimensions, got {sorted(shapes)}")
         shape = shapes.pop()
         count = math.prod(shape)
         each = [None] * count if labels is None else torch.as_tensor(labels).reshape(-1).tolist()
@@ -79,13 +79,13 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         return {"steps": [self.sample(*one) for one in zip(each, shown, strict=True)], "shape": shape}
 
     def _each_image(self, images: list[Any], count: int) -> list[Any]:
-        """What the policy looks at for each of a sample's draws, if it looks."""
+        """Return the image of each draw, for a policy that depends on it; otherwise None."""
         if not self.policy.frozen.uses_image or not images or not count:
             return [None] * count
         first = images[0]
         if isinstance(first, PIL.Image.Image):
             return [first]
-        # Of a video `[..., T, C, H, W]`.
+        # A video is `[..., T, C, H, W]`.
         return list(first.as_subclass(Tensor).reshape(count, -1, *first.shape[-3:]))
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
@@ -101,7 +101,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
             if shape:
                 raise ValueError(
                     f"boxes and key points belong to one image, but there is a batch of shape {list(shape)}; augment "
-                    "each image before it is put into a batch"
+                    "images before they are batched"
                 )
             move = self._boxes if isinstance(inpt, tv_tensors.BoundingBoxes) else self._points
             moved = move(inpt, plain, each[0])
@@ -113,7 +113,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         return tv_tensors.wrap(moved, like=inpt) if isinstance(inpt, tv_tensors.TVTensor) else moved
 
     def extra_repr(self) -> str:
-        """Stages and operations, for print."""
+        """Return the settings that `print` shows."""
         spec = self.policy.spec
         return f"stages={len(spec.stages)}, operations={len(spec.operations)}, fill={spec.fill}"
 
@@ -145,7 +145,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         if not self.policy.moves(steps) or not boxes.numel():
             return boxes
         height, width = like.canvas_size
-        # The name, not the member: older versions of torchvision have fewer of them.
+        # Compare names: older versions of torchvision have fewer members.
         rotated = like.format.name in _ROTATED
         between = BoundingBoxFormat.XYXYXYXY if rotated else BoundingBoxFormat.XYXY
         options = {"clamping_mode": like.clamping_mode} if hasattr(like, "clamping_mode") else {}
@@ -158,7 +158,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
 
         moved = functional.convert_bounding_box_format(boxes.double(), old_format=like.format, new_format=between)
         if rotated:
-            for step in steps:  # one after the other, so that each can be made a rectangle and cut
+            for step in steps:  # one by one, with a rectangle made and clipped after each
                 if self.policy.moves((step,)):
                     corners = self.policy.points(moved.reshape(-1, 2), (step,), height, width)
                     moved = cut(_rectangles(corners.reshape(-1, 4, 2)))
@@ -169,12 +169,12 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
 
 
 def _belongs(item: Any) -> bool:
-    """Whether an item of a sample belongs to an image rather than being one."""
+    """Return whether an item of a sample is a mask, boxes or key points."""
     return isinstance(item, (tv_tensors.Mask, tv_tensors.BoundingBoxes, *_KEY_POINTS))
 
 
 def _is_label(item: Any) -> bool:
-    """A whole number, or plain tensor of such."""
+    """Return whether an item is a whole number, or a plain tensor of them."""
     if isinstance(item, Tensor):
         return not item.is_floating_point() and item.dtype != torch.bool and item.ndim <= 1
     return isinstance(item, int) and not isinstance(item, bool)
@@ -191,9 +191,9 @@ def _as_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _rectangles(corners: Tensor) -> Tensor:
-    """The rectangles along the moved upper sides that hold the moved corners: `[N, 4, 2]` → `[N, 8]`.
+    """Return rectangles along the moved upper sides that contain the moved corners: `[N, 4, 2]` → `[N, 8]`.
 
-    A shear makes a parallelogram of a rotated box, and its formats hold rectangles.
+    A shear turns a rotated box into a parallelogram, but the formats hold rectangles only.
     """
     along_x = corners[:, 1] - corners[:, 0]
     along_x = along_x / along_x.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(corners.dtype).tiny)

@@ -1,29 +1,36 @@
-"""Hypergradients: the gradient of an outer loss through the solution of an inner problem. Knows nothing of images."""
+"""Hypergradients: the gradient of an outer loss through the solution of an inner problem, for any kind of data."""
 
 from madao.hypergrad.autodiff.functional_model import FunctionalModel
 from madao.hypergrad.autodiff.products import DoubleBackward, FiniteDifference, ForwardOverReverse
 from madao.hypergrad.autodiff.traced import Traced
-from madao.hypergrad.estimators.baselines import (
+from madao.hypergrad.estimators import (
     BatchMean,
     ClassMean,
+    Estimator,
+    Influence,
     LeaveOneOut,
     NoBaseline,
+    Relaxed,
     SameExample,
     SameLoss,
     Unaugmented,
 )
-from madao.hypergrad.estimators.estimators import Influence, Relaxed
 from madao.hypergrad.hypergradient import Hypergradient, hypergradient
 from madao.hypergrad.problem import Problem, SplitLoss, Term
-from madao.hypergrad.result import Stats, Status
+from madao.hypergrad.result import Solution, Stats, Status
 from madao.hypergrad.snr import RunningSignal, agreement, expected_agreement, signal_to_noise, t_values
-from madao.hypergrad.solvers.conjugate_gradient import ConjugateGradient
-from madao.hypergrad.solvers.deflated import Deflated
-from madao.hypergrad.solvers.gauss_newton import GaussNewton
-from madao.hypergrad.solvers.identity import Identity
-from madao.hypergrad.solvers.neumann import Neumann
-from madao.hypergrad.solvers.nystrom import Nystrom
-from madao.hypergrad.solvers.unrolled import Momentum, Unrolled
+from madao.hypergrad.solvers import (
+    ConjugateGradient,
+    Deflated,
+    GaussNewton,
+    Identity,
+    Momentum,
+    Neumann,
+    Nystrom,
+    Solver,
+    System,
+    Unrolled,
+)
 
 __all__ = [
     "BatchMean",
@@ -31,6 +38,7 @@ __all__ = [
     "ConjugateGradient",
     "Deflated",
     "DoubleBackward",
+    "Estimator",
     "FiniteDifference",
     "ForwardOverReverse",
     "FunctionalModel",
@@ -48,9 +56,12 @@ __all__ = [
     "RunningSignal",
     "SameExample",
     "SameLoss",
+    "Solution",
+    "Solver",
     "SplitLoss",
     "Stats",
     "Status",
+    "System",
     "Term",
     "Traced",
     "Unaugmented",

@@ -1,4 +1,4 @@
-"""What is differentiated: an outer loss through the solution of an inner problem."""
+"""The problem to differentiate: an outer loss through the solution of an inner problem."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -9,31 +9,31 @@ from torch import Tensor
 from madao.distributed.group import ProcessGroup
 
 Loss = Callable[[Any, Any], Tensor]
-"""`loss(params, inputs)`: a scalar, or one value per example, of which the mean is the loss."""
+"""`loss(params, inputs)` returns a scalar, or one value per example; the loss is then their mean."""
 
 
 class SplitLoss(Protocol):
-    """A loss of a network's outputs: what `GaussNewton` needs of a `Loss`."""
+    """A `Loss` that `GaussNewton` can use: it separates the network's outputs from their loss."""
 
     def outputs(self, params: Any, inputs: Any) -> Tensor:
-        """What the network says."""
+        """Return the network's outputs."""
 
     def of_outputs(self, outputs: Tensor, inputs: Any) -> Tensor:
-        """The loss of that; `loss(params, inputs)` is the one of the other."""
+        """Return the loss of the outputs, so that `of_outputs(outputs(params, inputs), inputs)` is the loss."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Term:
-    """A part of a loss, weight · mean(loss(params, inputs)): a microbatch, whose graph is freed before the next.
+    """A summand of a loss, weight · mean(loss(params, inputs)): a microbatch, whose graph is freed before the next.
 
     Attributes:
-        loss: Of params and inputs, or of what `of` makes of them.
-        weight: In the sum.
-        pathwise: For `Influence`: its weight in the derivative by way of the inputs, where that is taken of a part of
-            the examples; 0 for those that are only scored, at the price of a forward pass. By default the weight.
-        of: `of(inputs)`, a tuple of tensors that the loss takes in place of the inputs: a part of them, and what else
-            it is computed from, labels say. Terms of one loss and of equal shapes are then one function to `Traced`,
-            which traces and compiles it once. By default the loss takes the inputs themselves.
+        loss: The loss, a function of params and inputs, or of params and `of(inputs)`.
+        weight: The weight in the sum.
+        pathwise: For `Influence`: the weight in the derivative through the inputs, if only some examples contribute to
+            it; 0 for examples that are only scored, which takes a forward pass. By default the weight.
+        of: A function that returns a tuple of tensors, which the loss receives in place of the inputs: some of the
+            examples, and other tensors such as labels. `Traced` then traces and compiles terms of the same loss and
+            of equal shapes once. By default the loss receives the inputs.
     """
 
     loss: Loss
@@ -44,26 +44,27 @@ class Term:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-    """Choose φ to lower g(θ*(φ)), where θ*(φ) minimises f(θ, φ).
+    """The problem of choosing φ to minimise g(θ*(φ)), where θ*(φ) minimises f(θ, φ).
 
-    `params` and `inputs` may be a tensor, or lists, tuples and dicts of tensors; losses receive them in the same form,
-    compute from what they receive (not from a model that holds the parameters itself), and write to none of it.
+    `params` and `inputs` are tensors, or lists, tuples and dicts of tensors. The losses receive them in the same form.
+    They must compute from these arguments, not from a model that holds the parameters, and must not write to them.
 
     Attributes:
-        params: θ, where the inner problem stands (or starts, for `Unrolled`).
-        hyper: φ, the tensors a gradient is wanted for.
-        inner: f(θ, inputs). A sequence of `Term`s is summed.
-        outer: g(θ, inputs). A sequence of `Term`s is summed. A direct dependence on the inputs counts too.
-        inputs: What the losses see of φ, computed from it with a graph: augmented images, say. By default φ itself.
-        curvature: The loss whose Hessian is used in f's place, for instance f on fewer examples; for `Deflated` its
-            gradient, for `GaussNewton`, which wants a `SplitLoss`, its Gauss-Newton matrix. By default f.
-        weight_decay: λ of λ/2 ‖θ‖² in f, where the inner optimizer has it and the loss does not.
-        log_prob: For `Influence`: log P of what was drawn for each example, `[B]`, differentiable in φ.
+        params: θ, at which derivatives are taken, and from which `Unrolled` starts.
+        hyper: φ, the tensors whose gradient is computed.
+        inner: f(θ, inputs), or a sequence of `Term`s that are summed.
+        outer: g(θ, inputs), or a sequence of `Term`s that are summed. A direct dependence on the inputs counts too.
+        inputs: The tensors through which the losses depend on φ, with their graph: augmented images, for instance. By
+            default φ.
+        curvature: The loss that replaces f in the solver's system, for instance f on fewer examples: its Hessian, its
+            gradient for `Deflated`, or its Gauss-Newton matrix for `GaussNewton`, which needs a `SplitLoss`. By
+            default f.
+        weight_decay: λ of λ/2 ‖θ‖² in f, if the inner optimizer applies it and the loss does not contain it.
+        log_prob: For `Influence`: log P of each example's draw, `[B]`, differentiable in φ.
         classes: For the baseline `ClassMean`: the class of each example, `[B]`.
-        draws: For the baseline `SameExample`: how many draws of one example follow each other in the batch.
-        plain: For the baseline `Unaugmented`: the inputs as they were before any draw, in the form of `inputs`.
-        ranks: Where several processes have a part of the examples each: weights of `Term`s are then such that losses of
-            all processes add up to the loss.
+        draws: For the baseline `SameExample`: how many consecutive rows of the batch are draws of the same example.
+        plain: For the baseline `Unaugmented`: the inputs before augmentation, in the form of `inputs`.
+        ranks: The processes, if each has some of the examples. The terms of all processes must add up to the loss.
     """
 
     params: Any
@@ -81,12 +82,12 @@ class Problem:
 
 
 def as_terms(loss: Loss | Sequence[Term]) -> tuple[Term, ...]:
-    """A loss as the terms it is the sum of."""
+    """Return the terms of a loss."""
     return (Term(loss),) if callable(loss) else tuple(loss)
 
 
 def check_loss(value: Any, name: str) -> Tensor:
-    """Raise unless a loss gave a scalar or a vector of floating point."""
+    """Return the value of a loss. Raise unless it is a floating-point scalar or vector."""
     if not isinstance(value, Tensor) or value.ndim > 1 or not value.is_floating_point():
         got = f"{value.dtype} of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"the {name} loss must return a floating-point scalar or one value per example, got {got}")
@@ -96,15 +97,15 @@ def check_loss(value: Any, name: str) -> Tensor:
 
 
 def mean(value: Tensor) -> Tensor:
-    """The loss from a scalar or per-example values."""
+    """Return the mean of per-example values; a scalar unchanged."""
     return value.mean() if value.ndim else value
 
 
 def as_leaves(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The same values as new leaves, which want a gradient where the given ones do."""
+    """Return the values as new leaves, each with the `requires_grad` of the original."""
     return tuple(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors)
 
 
 def detached(tensors: Sequence[Tensor], requires_grad: bool = False) -> tuple[Tensor, ...]:
-    """The same values as new leaves."""
+    """Return the values as new leaves."""
     return tuple(tensor.detach().requires_grad_(requires_grad) for tensor in tensors)

@@ -1,9 +1,10 @@
-"""Whether a hypergradient can be trusted, and what to do where it cannot."""
+"""The health of a hypergradient."""
 
 import dataclasses
 import enum
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,17 +12,17 @@ from torch import Tensor
 from madao.hypergrad.pytree import Vector
 
 TOLERANCE = 1e-3
-"""The relative residual under which a system counts as solved."""
+"""The relative residual below which a system counts as solved."""
 
 RUNAWAY = 10.0
 """The relative residual above which a solution counts as diverging."""
 
 GROWTH = 1.1
-"""How much longer than its first term a series may grow before it counts as diverging."""
+"""The ratio of a term to the first term above which a series counts as diverging."""
 
 
 class Status(enum.Enum):
-    """How the linear system H q = v was left."""
+    """The outcome of solving H q = v; its value says what to do."""
 
     CONVERGED = "the linear system is solved to the tolerance"
     TRUNCATED = (
@@ -33,12 +34,12 @@ class Status(enum.Enum):
         "curvature is negative; use a smaller scale, a tenth say, or ConjugateGradient or Nystrom with more damping"
     )
     NEGATIVE_CURVATURE = (
-        "the inner loss curves downwards along a search direction, so it is no minimum there: the solver kept what it "
-        "had; use damping above that curvature, or train the inner problem further"
+        "the inner loss curves downwards along a search direction, so θ is not a minimum: the solver kept the solution "
+        "so far; use damping above that curvature, or train the inner problem further"
     )
     NON_FINITE = (
-        "there are infinities or NaN in the gradient or in a product: check the losses, lower the scale, and use "
-        "float32 where it is half precision"
+        "the gradient or a product contains infinities or NaN: check the losses, lower the scale, and use float32 "
+        "instead of half precision"
     )
 
     @property
@@ -49,15 +50,16 @@ class Status(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solution:
-    """What a solver returns: q ≈ H⁻¹ v. Its numbers stay on the device until `status` is asked for.
+    """A solver's result, q ≈ H⁻¹ v. Its numbers stay on the device until `status` is read.
 
     Attributes:
         vector: q.
-        norms: Length of each term of the series, or of the residual at each iteration, from ‖v‖ on; float64.
-        residual: ‖v − H q‖ / ‖v‖ as far as the solver knows it, else None.
-        products: How many Hessian-vector products it took.
-        judge: From norms and residual, read, to how the system was left.
-        newest: The gradient that `Deflated` remembers of this call.
+        norms: The length of each term of the series, or of the residual at each iteration, beginning with ‖v‖; float64.
+        residual: ‖v − H q‖ / ‖v‖, if the solver knows it.
+        products: How many Hessian-vector products were spent.
+        judge: A function from norms and residual, as numbers, to the status.
+        checked: Whether `residual` is exact, so that one more product would only repeat it.
+        carry: The value that `Solver.update` receives.
     """
 
     vector: Vector
@@ -65,28 +67,29 @@ class Solution:
     residual: Tensor | None
     products: int
     judge: Callable[[Sequence[float], float | None], Status]
-    newest: Tensor | None = None
+    checked: bool = False
+    carry: Any = None
 
     @classmethod
     def judged(
         cls, vector: Vector, norms: Sequence[float], residual: float | None, products: int, status: Status
     ) -> "Solution":
-        """Of a solver that had to read its numbers on the way."""
+        """Return the solution of a solver that has read its numbers already."""
         device = vector[0].device
         known = None if residual is None else torch.tensor(residual, dtype=torch.float64, device=device)
         return cls(vector, torch.tensor(norms, dtype=torch.float64, device=device), known, products, lambda *_: status)
 
     @property
     def status(self) -> Status:
-        """How the system was left. The host waits for it."""
+        """The outcome. The host waits for the device."""
         return self.judge(self.norms.tolist(), None if self.residual is None else float(self.residual))
 
 
 def measured_status(believed: Status, residual: float, products: int) -> Status:
-    """The status once the residual has been measured, which counts more than what the solver believed."""
+    """Return the status by a measured residual, which overrides whether the solver reported convergence."""
     if believed not in (Status.CONVERGED, Status.TRUNCATED):
         return believed
-    # So large a residual comes of a nearly singular system. Without products nothing was solved: any is normal.
+    # So large a residual means a nearly singular system. Without products nothing was solved, and any is normal.
     if products and not residual <= RUNAWAY:
         return Status.DIVERGING
     return Status.CONVERGED if residual <= TOLERANCE else Status.TRUNCATED
@@ -97,12 +100,12 @@ class Stats:
     """The health of one hypergradient.
 
     Attributes:
-        status: How the linear system was left; `status.value` says what to do.
+        status: The outcome of the solver; `status.value` says what to do.
         outer_loss: g(θ).
         v_norm: ‖∇θ g‖.
         q_norm: ‖q‖.
-        residual: ‖v − H q‖ / ‖v‖; None where it was not measured (`hypergradient(check=True)` measures it).
-        term_norms: Length of each term of the series, or of the residual at each iteration.
+        residual: ‖v − H q‖ / ‖v‖; None if it was not measured (`hypergradient(check=True)` measures it).
+        term_norms: The length of each term of the series, or of the residual at each iteration.
         grad_norm: ‖∂g/∂φ‖.
         products: How many Hessian-vector products were spent.
     """
@@ -123,7 +126,7 @@ class Stats:
 
 
 def series_status(norms: Sequence[float], residual: float | None) -> Status:
-    """The status of a series from the lengths of its terms."""
+    """Return the status of a series, by the lengths of its terms."""
     if not all(map(math.isfinite, norms)):
         return Status.NON_FINITE
     if len(norms) > 1 and norms[-1] > GROWTH * norms[0] and norms[-1] >= norms[-2]:

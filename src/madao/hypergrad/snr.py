@@ -1,8 +1,8 @@
-"""Whether gradients that come one a step carry a signal above their own noise.
+"""The signal-to-noise ratio of a sequence of gradients.
 
-Of a gradient g_t = s + n_t, s what it means and n_t noise of mean zero, the squared signal-to-noise ratio of one step
-is ‖s‖² / E‖n‖². The mean of N steps points along s once N is well above one over that. No true gradient is needed for
-any of this: what steps have in common is signal.
+Each gradient is g_t = s + n_t: a signal s that all steps share, and noise n_t of mean zero. The squared signal-to-noise
+ratio of one step is R = ‖s‖² / E‖n‖². The mean of N steps points along s if N is well above 1 / R. These estimates need
+no true gradient.
 """
 
 import math
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def signal_to_noise(gradients: Tensor) -> float:
-    """‖s‖² / E‖n‖² of one step, from `[N, P]`; where there is no signal as often below zero as above."""
+    """Estimate ‖s‖² / E‖n‖² from gradients `[N, P]`. Without a signal, the estimate is below zero as often as above."""
     count = _check(gradients)
     noise = gradients.var(0).sum()
     signal = gradients.mean(0).square().sum() - noise / count
@@ -22,34 +22,34 @@ def signal_to_noise(gradients: Tensor) -> float:
 
 
 def agreement(gradients: Tensor) -> float:
-    """The cosine of the means of two halves, the even and the odd steps of `[N, P]`: 0 is noise, 1 is signal."""
+    """Return the cosine between the means of even and odd steps of `[N, P]`: 0 for pure noise, 1 for pure signal."""
     _check(gradients)
     halves = gradients[::2].mean(0), gradients[1::2].mean(0)
     return float(torch.nn.functional.cosine_similarity(*halves, dim=0))
 
 
 def expected_agreement(signal_to_noise: float, steps: int) -> float:
-    """What `agreement` tends to with so many steps in each half: c = NR / (1 + NR), R the ratio of one step."""
+    """Return the expected `agreement`, NR / (1 + NR), for N steps in each half and the ratio R of one step."""
     product = steps * max(signal_to_noise, 0.0)
     return product / (1 + product)
 
 
 def t_values(gradients: Tensor) -> Tensor:
-    """The mean of each parameter's gradient over its standard error, `[P]` from `[N, P]`: beyond ±3 is no accident."""
+    """Return each parameter's mean gradient over its standard error, `[P]` from `[N, P]`. Beyond ±3 is no accident."""
     count = _check(gradients)
     return gradients.mean(0) / (gradients.std(0) / math.sqrt(count)).clamp(min=torch.finfo(gradients.dtype).tiny)
 
 
 class RunningSignal:
-    """The signal-to-noise ratio as training goes, from consecutive steps.
+    """A running estimate of the signal-to-noise ratio, from consecutive steps.
 
         R ≈ E⟨g_t, g_{t−1}⟩ / (E‖g‖² − E⟨g_t, g_{t−1}⟩)
 
-    Noise of one step knows nothing of the noise of the last, so that the product of two has the signal alone. It is a
-    running estimate itself, good to a factor of two or so after a few times 1 / (1 − decay) steps.
+    The noise of two steps is independent, so their product has the signal alone as its mean. After a few times
+    1 / (1 − decay) steps, the estimate is good to a factor of about two.
 
     Args:
-        decay: Of the running means.
+        decay: The decay of the running means.
     """
 
     def __init__(self, decay: float = 0.98) -> None:
@@ -61,11 +61,11 @@ class RunningSignal:
         self._weight = 0.0
 
     def update(self, gradients: Sequence[Tensor]) -> None:
-        """Take in the gradient of a step, in parts that are judged apart. The host does not wait."""
+        """Add the gradient of a step, in parts with separate ratios. The host does not wait."""
         now = [gradient.detach().flatten().double() for gradient in gradients]
         if self._last is not None:
             pairs = zip(now, self._last, strict=True)
-            # Not as matrix products: cuBLAS would take a workspace of 32 MiB for them.
+            # No matrix products: cuBLAS would allocate a workspace of 32 MiB for them.
             rows = [torch.stack([(g * last).sum(), (g * g + last * last).sum() / 2]) for g, last in pairs]
             found = torch.stack(rows)
             means = torch.zeros_like(found) if self._means is None else self._means
@@ -74,18 +74,18 @@ class RunningSignal:
         self._last = [gradient.clone() for gradient in now]
 
     def ratios(self) -> list[float] | None:
-        """The squared ratio of each part; None before there were two steps. The host waits."""
+        """Return the squared ratio of each part; None before the second step. The host waits."""
         if self._means is None:
             return None
         means = (self._means / self._weight).tolist()
         return [product / (square - product) if square > product else math.inf for product, square in means]
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` needs."""
+        """Return what `load_state_dict` needs."""
         return {"last": self._last, "means": self._means, "weight": self._weight}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device | str = "cpu") -> None:
-        """Go on from a saved state, on a device."""
+        """Restore a saved state on a device."""
         last, means = state["last"], state["means"]
         self._last = None if last is None else [gradient.to(device) for gradient in last]
         self._means = None if means is None else means.to(device)

@@ -1,6 +1,7 @@
-"""Learning a policy inside other people's trainers: `madao.integrations.lightning`, `madao.integrations.transformers`.
+"""Policies that learn inside the trainers of other libraries.
 
-Each module needs the library that it is named after, and is imported by its own name.
+Each module needs the library that it is named after. Import it by its full name: `madao.integrations.lightning` or
+`madao.integrations.transformers`.
 """
 
 __all__: list[str] = []

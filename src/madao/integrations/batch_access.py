@@ -1,4 +1,4 @@
-"""Images and targets within the batches that loaders give: tuples, lists, mappings, or objects with attributes."""
+"""Access to the images and targets of a batch: a tuple, list, mapping, or object with attributes."""
 
 import copy
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ Key = int | str
 
 
 def entry(batch: Any, key: Key) -> Tensor:
-    """The tensor under an index, a key or an attribute's name."""
+    """Return the tensor at an index, a key or an attribute of a batch."""
     try:
         subscripted = isinstance(key, int) or isinstance(batch, Mapping)
         value = batch[key] if subscripted else getattr(batch, str(key))
@@ -22,7 +22,7 @@ def entry(batch: Any, key: Key) -> Tensor:
 
 
 def replaced(batch: Any, key: Key, value: Tensor) -> Any:
-    """A copy of the batch, of its own type, with another tensor under the key."""
+    """Return a copy of the batch, of the same type, with another tensor at the key."""
     if isinstance(batch, tuple):
         place = key if isinstance(key, int) else type(batch)._fields.index(key)  # type: ignore[attr-defined]
         values = [value if i == place % len(batch) else old for i, old in enumerate(batch)]
@@ -35,7 +35,7 @@ def replaced(batch: Any, key: Key, value: Tensor) -> Any:
     return changed
 
 
-_REMEDY = "say with images=… and targets=… which entries they are, by index, key or attribute"
+_REMEDY = "give images=… and targets=… as the index, key or attribute of each"
 
 
 def _words(batch: Any) -> str:

@@ -1,4 +1,4 @@
-"""Lightning: a callback that learns a policy while any `LightningModule` with automatic optimisation trains."""
+"""A Lightning callback that learns a policy while a `LightningModule` trains."""
 
 import functools
 import importlib
@@ -26,7 +26,7 @@ else:
         raise ImportError(
             "madao.integrations.lightning needs lightning, which is not installed: pip install 'madao[lightning]'"
         )
-    # Both are often installed. That which the program has imported is the one its Trainer comes from.
+    # Both are often installed. The Trainer of the program is from the one that is imported already.
     _chosen = next((name for name in _installed if name in sys.modules), _installed[0])
     Callback = importlib.import_module(_chosen).Callback
     strategies = importlib.import_module(f"{_chosen}.strategies")
@@ -34,45 +34,48 @@ else:
 __all__ = ["PolicyCallback"]
 
 _WITHOUT_AUTOCAST = ("32-true", "16-mixed")
-"""Precisions under which outer steps are in float32; in float16 their second derivatives would underflow."""
+"""Precisions with outer steps in float32. In float16 their second derivatives would underflow."""
 
 
 class PolicyCallback(Callback):
-    """Learns a policy in a Lightning training: `Trainer(callbacks=[PolicyCallback(policy, every=30)])`.
+    """A callback that learns a policy: `Trainer(callbacks=[PolicyCallback(policy, every=30)])`.
 
-    The images of training batches go through the policy right before `training_step` sees them; nothing else of the
-    training changes, and validation, test and sanity check see their batches as they are. After each optimizer
-    step (after accumulated batches, so) `PolicyOptimizer.step` is called with the images as they were before the
-    policy, and validation images of the Trainer's own validation loader. After each outer step, loggers and
-    `trainer.callback_metrics` get the mean selection probability of each operation as `policy/Rotate`, and
-    `policy/gradient_norm`, `policy/validation_loss` and `policy/signal_…`.
+    The policy augments the images of training batches right before `training_step`. Batches of validation, test and
+    sanity check stay unchanged. After each optimizer step the callback passes the original training images, and
+    validation images of the Trainer's own loader, to `PolicyOptimizer`. With accumulated gradients the images are those
+    of all accumulated batches. After each outer step it logs the mean selection probability of each operation as
+    `policy/Rotate`, and `policy/gradient_norm`, `policy/validation_loss` and `policy/signal_…`.
 
-    What it asks of your program:
+    Your program must meet three conditions:
 
     - Batches hold images as floats in [0, 1], `[B, C, H, W]`, and targets: a tuple, list, mapping, or object with
-      attributes. So normalise in `forward`, not in the data set. Where your steps do it and `forward` does not, give
-      the same function as `transform`: outer steps call `forward(transform(images))`.
-    - `forward(images)` returns what `loss(outputs, targets)` takes, or `model` names the submodule that does.
-    - Automatic optimisation, on one device or with the strategy `"ddp"`.
+      attributes. So normalise in `forward`, not in the data set. If `training_step` normalises in place of `forward`,
+      give the same function as `transform`: outer steps call `forward(transform(images))`.
+    - `forward(images)` returns outputs for `loss(outputs, targets)`, or `model` names the submodule that does.
+    - Optimisation is automatic, on one device or with the strategy `"ddp"`.
 
-    The policy, its random state and all that the outer steps depend on are part of the Trainer's checkpoints, and
-    `fit(ckpt_path=…)` goes on exactly.
+    Checkpoints of the Trainer hold the policy, its random state and the state of the outer steps. Training resumed by
+    `fit(ckpt_path=…)` continues exactly.
 
     Args:
-        policy: What learns.
-        loss: As of `PolicyOptimizer`.
-        images: Which entry of a batch the images are: an index, key, or attribute.
-        targets: Which entry the targets are.
-        model: Name of the submodule that turns images into outputs. By default the `LightningModule` itself.
-        validation: A loader of validation images for outer steps, in place of the Trainer's. Images that also choose a
-            checkpoint, or are reported, have been learned from: what is reported should be images of neither.
-        validation_images: How many of them an outer step takes, of all processes together. By default a batch of the
-            loader for each.
-        train_images: How many of the newest training images an outer step draws for, of all processes together; more
-            mean less noise. By default those of the optimizer step before it. They stay on the device, and are saved
-            with checkpoints.
-        **settings: All others of `PolicyOptimizer`: `every` and `warmup`, in optimizer steps, `optimizer`, `solver`,
-            `estimator`, `transform` and so on.
+        policy: The policy that learns.
+        loss: The loss of outer steps, as for `PolicyOptimizer`.
+        images: The index, key or attribute of the images in a batch.
+        targets: The index, key or attribute of the targets in a batch.
+        model: The name of the submodule that maps images to outputs. By default the `LightningModule`.
+        validation: A loader of validation images for outer steps. By default the Trainer's. The policy learns from
+            these images, so report the error of other images.
+        validation_images: How many validation images of all processes an outer step uses. By default a batch of the
+            loader for each process.
+        train_images: How many of the newest training images of all processes an outer step draws for; more mean less
+            noise. By default those of the last optimizer step. They stay on the device and are saved in checkpoints.
+        **settings: Other arguments of `PolicyOptimizer`: `every` and `warmup`, in optimizer steps, `optimizer`,
+            `solver`, `estimator`, `transform`, `compute` and so on.
+
+    Example:
+        >>> callback = PolicyCallback(madao.Policy(), every=30, warmup=1000)
+        >>> trainer = pl.Trainer(callbacks=[callback], accelerator="cpu")
+        >>> trainer.fit(module, train_loader, validation_loader)  # doctest: +SKIP
     """
 
     def __init__(
@@ -96,34 +99,34 @@ class PolicyCallback(Callback):
 
     @property
     def policy(self) -> Policy:
-        """What learns."""
+        """The policy that learns."""
         return self._learner.policy
 
     @property
     def outer(self) -> PolicyOptimizer | None:
-        """What makes it learn; None before the first fit."""
+        """The optimizer of the policy; None before the first fit."""
         return self._learner.outer
 
     def setup(self, trainer: "Trainer", pl_module: "LightningModule", stage: str) -> None:
-        """Refuse what cannot be done, and step between the batch and `training_step`."""
+        """Raise if this training is not supported; augment the batches of `training_step`."""
         if stage != "fit":
             return
         strategy = trainer.strategy
-        # Those of others are subclasses of DDPStrategy, and some of them hand out parts of the weights.
+        # Not isinstance: strategies of other packages derive from DDPStrategy, and some of them divide the weights.
         if not (isinstance(strategy, strategies.SingleDeviceStrategy) or type(strategy) is strategies.DDPStrategy):
             raise ValueError(
-                f"PolicyCallback needs all weights in every process, and the strategy is {type(strategy).__name__}; "
+                f"PolicyCallback needs all weights in every process, but the strategy is {type(strategy).__name__}; "
                 "use Trainer(strategy='ddp'), or one device"
             )
         if not pl_module.automatic_optimization:
             raise ValueError(
-                f"PolicyCallback needs automatic optimisation, and {type(pl_module).__name__} optimises by hand; "
-                "there, call policy(images) and madao.PolicyOptimizer.step in training_step yourself"
+                f"PolicyCallback needs automatic optimisation, but {type(pl_module).__name__} optimises manually; "
+                "call policy(images) and madao.PolicyOptimizer.step in training_step instead"
             )
         if trainer.precision not in (*_WITHOUT_AUTOCAST, "bf16-mixed"):
             raise ValueError(
-                f"PolicyCallback cannot do Trainer(precision={trainer.precision!r}); use '32-true', 'bf16-mixed' or "
-                "'16-mixed'"
+                f"PolicyCallback does not support Trainer(precision={trainer.precision!r}); use '32-true', "
+                "'bf16-mixed' or '16-mixed'"
             )
         unwrapped = pl_module.training_step
 
@@ -131,33 +134,33 @@ class PolicyCallback(Callback):
         def training_step(batch: Any, *arguments: Any, **keywords: Any) -> Any:
             return unwrapped(self._learner.augment(batch), *arguments, **keywords)
 
-        # On the instance: the class, and with it every other instance, stays as it is.
+        # On the instance, since the class has other instances.
         pl_module.__dict__["training_step"] = training_step
 
     def teardown(self, trainer: "Trainer", pl_module: "LightningModule", stage: str) -> None:
-        """Leave the module as it was."""
+        """Restore the module."""
         if stage == "fit":
             pl_module.__dict__.pop("training_step", None)
             self._learner.stop()
 
     def on_exception(self, trainer: "Trainer", pl_module: "LightningModule", exception: BaseException) -> None:
-        """Leave the module as it was; Lightning tears nothing down after an error."""
+        """Restore the module; Lightning does not call `teardown` after an error."""
         self.teardown(trainer, pl_module, "fit")
 
     def on_fit_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
-        """Get ready, now that the model is on its device."""
+        """Prepare the outer steps, now that the model is on its device."""
         model: nn.Module = pl_module if self.model is None else pl_module.get_submodule(self.model)
         autocast = None if trainer.precision in _WITHOUT_AUTOCAST else torch.bfloat16
         self._learner.start(model, autocast=autocast)
 
     def on_train_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
-        """Where the count of optimizer steps stands, after a checkpoint may have been restored."""
+        """Read the number of optimizer steps, which a checkpoint may have restored."""
         self._steps = trainer.global_step
 
     def on_train_batch_end(
         self, trainer: "Trainer", pl_module: "LightningModule", outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """After an optimizer step, perhaps an outer step."""
+        """Count an optimizer step, and log if it led to an outer step."""
         self._learner.keep()
         if trainer.global_step == self._steps:
             return
@@ -166,20 +169,20 @@ class PolicyCallback(Callback):
         if step is not None:
             values = self._learner.log(step)
             pl_module.log_dict(values, on_step=True, on_epoch=False, logger=False)
-            # Not by log_dict, which drops what does not fall on the logger's own interval.
+            # Not by log_dict, which drops steps between the logger's own intervals.
             for logger in trainer.loggers:
                 logger.log_metrics(values, step=trainer.global_step)
 
     def state_dict(self) -> dict[str, Any]:
-        """For the Trainer's checkpoints."""
+        """Return the state for the checkpoints of the Trainer."""
         return self._learner.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """From one of them."""
+        """Restore the state from a checkpoint."""
         self._learner.load_state_dict(state_dict)
 
     def _loader(self, trainer: "Trainer", pl_module: "LightningModule") -> Iterable[Any]:
-        """That which was given, the Trainer's, or a new one where it does not validate."""
+        """Return the given loader, the Trainer's, or a new one of the data module if the Trainer does not validate."""
         if self.validation is not None:
             return self.validation
         found: Any = trainer.val_dataloaders
@@ -190,8 +193,8 @@ class PolicyCallback(Callback):
             found = found[0]
         if found is None or isinstance(found, list | tuple | dict):
             raise ValueError(
-                f"PolicyCallback needs one validation loader, and the Trainer has {len(found or ())}; give fit one, or "
-                "say which with PolicyCallback(validation=loader)"
+                f"PolicyCallback needs one validation loader, but the Trainer has {len(found or ())}; give fit one, or "
+                "choose one by PolicyCallback(validation=loader)"
             )
         loader: Iterable[Any] = found
         return loader

@@ -1,5 +1,6 @@
-"""What any trainer needs to learn a policy: augment a training batch, and act after an optimizer step."""
+"""The part of a policy's learning that every trainer shares: augmenting batches, and acting after optimizer steps."""
 
+import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -11,26 +12,36 @@ from torch import Tensor, nn
 from madao.distributed.sampling import sample_shard, shard_of
 from madao.integrations.batch_access import Key, entry, replaced
 from madao.integrations.validation import outer_batches
-from madao.outer import OuterStep, PolicyOptimizer
+from madao.outer import ComputeOptions, OuterStep, PolicyOptimizer
 from madao.policy import ImagePolicy, Policy
 
 
 class LoopAdapter:
-    """A `PolicyOptimizer` fed by somebody else's training loop.
+    """A `PolicyOptimizer` that the training loop of another library feeds.
 
-    In this order: `start`, then for each batch `augment` and `keep`, and after each optimizer step `step`. Several
-    processes, each with images of its own, make the same calls: all draw for all images, and take what is theirs, so
-    that every one of them has the same policy.
+    Call `start` first, then `augment` and `keep` for each batch, and `step` after each optimizer step. Several
+    processes make the same calls, each with its own images. Every process draws for the images of all and uses the
+    draws of its own images, so that all processes have the same policy.
 
     Args:
-        policy: What learns.
-        images: Which entry of a batch the images are.
-        targets: Which entry the targets are.
-        train_images: How many of the newest training images, of all processes, an outer step draws for. By default
-            those of the optimizer step before it.
-        validation_images: How many validation images an outer step takes, of all processes. By default a batch of the
-            loader for each.
-        settings: Of `PolicyOptimizer`.
+        policy: The policy that learns.
+        images: The index, key or attribute of the images in a batch.
+        targets: The index, key or attribute of the targets in a batch.
+        train_images: How many of the newest training images of all processes an outer step draws for. By default those
+            of the last optimizer step.
+        validation_images: How many validation images of all processes an outer step uses. By default a batch of the
+            loader for each process.
+        settings: Arguments of `PolicyOptimizer`.
+
+    Example:
+        >>> policy, model = madao.Policy(), nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
+        >>> adapter = LoopAdapter(policy, 0, 1, None, None, {"every": 1})
+        >>> adapter.start(model)
+        >>> batch = torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 0, 1])
+        >>> augmented, _ = adapter.augment(batch)  # train on these images, then:
+        >>> adapter.keep()
+        >>> adapter.step(lambda: [batch]).applied
+        True
     """
 
     def __init__(
@@ -45,28 +56,31 @@ class LoopAdapter:
         for name, number in (("train_images", train_images), ("validation_images", validation_images)):
             if number is not None and number < 1:
                 raise ValueError(f"{name} must be at least 1, got {number!r}")
-        inspect.signature(PolicyOptimizer).bind(policy, None, **settings)  # unknown names are refused here and now
+        inspect.signature(PolicyOptimizer).bind(policy, None, **settings)  # refuses unknown names early
         self.policy, self.images, self.targets = policy, images, targets
         self.train_images, self.validation_images, self.settings = train_images, validation_images, settings
         self.outer: PolicyOptimizer | None = None
         self._validation: Iterator[Any] | None = None
-        # Images, targets, and how many of them all processes have together: what is forgotten, all forget at once.
+        # Images, targets, and the number of images in all processes: every process drops a batch at the same time.
         self._seen: tuple[Tensor, Tensor, int] | None = None
         self._kept: list[tuple[Tensor, Tensor, int]] = []
         self._saved: dict[str, Any] | None = None
-        self._unseen = False  # whether the policy looks at images and has seen none yet
+        self._unseen = False  # whether the policy depends on images and has not been standardised yet
 
-    def start(self, model: nn.Module, **defaults: Any) -> None:
-        """Get ready to learn with a model; with the one of before, go on.
+    def start(self, model: nn.Module, autocast: torch.dtype | None = None) -> None:
+        """Prepare to learn with a model. With the model of the previous call, continue.
 
         Args:
-            model: From images to outputs, on its device.
-            **defaults: Settings that give way to the user's own.
+            model: Maps images to outputs. It is on its device.
+            autocast: The dtype of the trainer's forward passes, for outer steps unless the user has chosen another.
         """
         device = next(model.parameters()).device
         self.policy.to(device)
         if self.outer is None or self.outer.model is not model:
-            self.outer = PolicyOptimizer(self.policy, model, **{**defaults, **self.settings})
+            compute = self.settings.get("compute") or ComputeOptions()
+            if compute.autocast is None:
+                compute = dataclasses.replace(compute, autocast=autocast)
+            self.outer = PolicyOptimizer(self.policy, model, **{**self.settings, "compute": compute})
             self._kept = []
         ranks = self.outer.ranks
         ranks.broadcast_([*self.policy.parameters(), *self.policy.buffers()])
@@ -84,17 +98,17 @@ class LoopAdapter:
             self._saved = None
 
     def stop(self) -> None:
-        """Let go of the validation loader and its workers."""
+        """Release the validation loader and its workers."""
         self._validation = None
 
     def augment(self, batch: Any) -> Any:
-        """The batch with augmented images; those it came with are remembered."""
+        """Return the batch with augmented images, and remember the original ones."""
         images = entry(batch, self.images)
         if images.dtype == torch.uint8 and self.settings.get("transform") is None:
             raise TypeError(
-                "these images are uint8, but outer steps give the model floats in [0, 1], and what turns the one into "
-                "the other in this training is not known; load images as floats in [0, 1], or say with transform=… "
-                "what makes of these floats what the model takes"
+                "these images are uint8, but outer steps give the model floats in [0, 1] and do not know how this "
+                "training converts them; load images as floats in [0, 1], or give transform=… from such floats to the "
+                "input of the model"
             )
         targets = entry(batch, self.targets)
         assert self.outer is not None, "start comes first"
@@ -109,41 +123,43 @@ class LoopAdapter:
         return replaced(batch, self.images, augmented)
 
     def keep(self) -> None:
-        """Count the batch that was last augmented among those of the coming optimizer step."""
+        """Count the last augmented batch among those of the coming optimizer step."""
         if self._seen is not None:
             self._kept.append(self._seen)
             self._seen = None
 
     def step(self, validation: Callable[[], Iterable[Any]]) -> OuterStep | None:
-        """After an optimizer step: update the policy if it is time to.
+        """Count an optimizer step, and update the policy if it is time to.
 
         Args:
-            validation: Gives the trainer's validation loader, when it is first needed.
+            validation: Returns the validation loader of the trainer. Called when the loader is first needed.
         """
         outer = self.outer
         assert outer is not None, "start comes first"
-        if not (outer.due() and self._kept):
+        if not (outer.tick() and self._kept):
             self._forget()
-            return outer.step((), ())  # which only counts
+            return None
         if self._validation is None:
             done, place = outer.updates + outer.skipped, (outer.ranks.rank, outer.ranks.world)
             self._validation = outer_batches(validation(), self.validation_images, outer.seed, done, *place)
         batch = next(self._validation)
-        outer.ranks.broadcast_(outer.model.buffers())  # as data-parallel models do themselves, before the next step
+        outer.ranks.broadcast_(outer.model.buffers())  # data-parallel models do so only before the next step
         images, targets = torch.cat([kept[0] for kept in self._kept]), torch.cat([kept[1] for kept in self._kept])
         share = math.ceil((self.train_images or 0) / outer.ranks.world)
         newest = slice(-share, None)
-        result = outer.step((images[newest], targets[newest]), (entry(batch, self.images), entry(batch, self.targets)))
+        result = outer.update(
+            (images[newest], targets[newest]), (entry(batch, self.images), entry(batch, self.targets))
+        )
         self._forget()
         return result
 
     def _forget(self) -> None:
-        """Drop the batches of which no image will be wanted."""
+        """Drop the batches that no outer step will need."""
         while self._kept and sum(total for *_, total in self._kept[1:]) >= (self.train_images or 0):
             del self._kept[0]
 
     def log(self, step: OuterStep) -> dict[str, float]:
-        """What is worth a curve: how often each operation is selected, and the health of the gradient."""
+        """Return the numbers to plot: the selection probability of each operation, and the health of the gradient."""
         selection = self.policy.selection.detach().mean(0).tolist()
         values = {operation.name: share for operation, share in zip(self.policy.operations, selection, strict=True)}
         values |= {"gradient_norm": step.stats.grad_norm, "validation_loss": step.stats.outer_loss}
@@ -151,10 +167,7 @@ class LoopAdapter:
         return {f"policy/{name}": value for name, value in values.items() if math.isfinite(value)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Policy with its random state, optimizer, and the images of `train_images`: all that the future needs.
-
-        Every process has to ask for it.
-        """
+        """Return the states of policy and optimizer and the kept training images. Every process must call this."""
         if self._saved is not None:
             return self._saved
         if self.outer is None:
@@ -163,6 +176,6 @@ class LoopAdapter:
         return {"policy": self.policy.state_dict(), "outer": self.outer.state_dict(), "kept": kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state: the policy at once, the rest at the next `start`."""
+        """Restore the policy now, and the rest at the next `start`."""
         self.policy.load_state_dict(state["policy"])
         self._saved = state

@@ -1,4 +1,4 @@
-"""Hugging Face transformers: a `Trainer` for image classification that learns a policy while it trains."""
+"""A Hugging Face `Trainer` for image classification that learns a policy while it trains."""
 
 import logging
 import re
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from madao.files import save_torch
+from madao.files import load_torch, save_torch
 from madao.integrations.batch_access import entry, replaced
 from madao.integrations.loop_adapter import LoopAdapter
 from madao.outer import PolicyOptimizer
@@ -35,41 +35,53 @@ __all__ = ["PolicyTrainer"]
 _LOGGER = logging.getLogger("madao")
 
 POLICY_NAME = "policy.pt"
-"""What a checkpoint's folder holds of the policy."""
+"""The file of the policy in a checkpoint's folder."""
 
 
 class PolicyTrainer(Trainer):
     """A `transformers.Trainer` that learns a policy: `PolicyTrainer(model, args, …, policy=policy)`.
 
-    The images of training batches go through the policy, and then, as those of evaluation and prediction, through
-    `transform`. After each optimizer step (after accumulated batches, so) `PolicyOptimizer.step` is called with the
-    images as they were before the policy, and validation images of `eval_dataset`. Where the training loss is logged,
-    so is the latest outer step: the mean selection probability of each operation as `policy/Rotate`, and
-    `policy/gradient_norm`, `policy/validation_loss` and `policy/signal_…`.
+    The policy augments the images of training batches; `transform` follows, for evaluation and prediction too. After
+    each optimizer step the trainer passes the original training images, and validation images of `eval_dataset`, to
+    `PolicyOptimizer`. With accumulated gradients the images are those of all accumulated batches. The numbers of the
+    latest outer step are logged with the training loss: the mean selection probability of each operation as
+    `policy/Rotate`, and `policy/gradient_norm`, `policy/validation_loss` and `policy/signal_…`.
 
-    What it asks of your program: data sets give images as floats in [0, 1] or uint8. So tell the image processor
-    `do_normalize=False`, and give the same normalising as `transform`. The trained model then wants what the processor
-    does by default. Several processes, under torchrun or accelerate, share the weights as `DistributedDataParallel`
-    does; weights in parts (FSDP, DeepSpeed) are refused.
+    Data sets must give images as floats in [0, 1] or as uint8. So set `do_normalize=False` in the image processor, and
+    give the same normalising as `transform`. The trained model takes the default output of the processor. Several
+    processes, under torchrun or accelerate, must each have all weights, as under `DistributedDataParallel`; FSDP and
+    DeepSpeed, which divide the weights, are refused.
 
-    The policy, its random state and all that the outer steps depend on lie in the checkpoints as `policy.pt`, and
-    `train(resume_from_checkpoint=…)` goes on exactly.
+    The file `policy.pt` of each checkpoint holds the policy, its random state and the state of the outer steps.
+    Training resumed by `train(resume_from_checkpoint=…)` continues exactly.
 
     Args:
-        *arguments: Of `transformers.Trainer`.
-        policy: What learns.
-        loss: As of `PolicyOptimizer`, of the model's logits and the targets. Outer steps do not ask the model for its
-            own.
-        transform: What makes of floats in [0, 1] what the model takes: normalising.
-        images: Which entry of a batch the images are.
-        targets: Which entry the targets are.
-        validation: A loader of validation images for outer steps, in place of `eval_dataset`.
-        validation_images: How many of them an outer step takes, of all processes together. By default a batch for each.
-        train_images: How many of the newest training images an outer step draws for, of all processes together; more
-            mean less noise. By default those of the optimizer step before it. They stay on the device, and are saved
-            with checkpoints.
-        settings: All others of `PolicyOptimizer`: `{"every": 30, "warmup": 1000}`, in optimizer steps, and so on.
-        **keywords: Of `transformers.Trainer`.
+        *arguments: Positional arguments of `transformers.Trainer`.
+        policy: The policy that learns.
+        loss: The loss of outer steps, as for `PolicyOptimizer`, of the model's logits and the targets. It replaces the
+            loss of the model.
+        transform: Maps floats in [0, 1] to the input of the model: normalising.
+        images: The key of the images in a batch.
+        targets: The key of the targets in a batch.
+        validation: A loader of validation images for outer steps. By default that of `eval_dataset`.
+        validation_images: How many validation images of all processes an outer step uses. By default a batch for each
+            process.
+        train_images: How many of the newest training images of all processes an outer step draws for; more mean less
+            noise. By default those of the last optimizer step. They stay on the device and are saved in checkpoints.
+        settings: Other arguments of `PolicyOptimizer`, such as `{"every": 30, "warmup": 1000}`, in optimizer steps.
+        **keywords: Keyword arguments of `transformers.Trainer`.
+
+    Example:
+        >>> trainer = PolicyTrainer(  # doctest: +SKIP
+        ...     model,
+        ...     TrainingArguments("out"),
+        ...     train_dataset=train,
+        ...     eval_dataset=validation,
+        ...     policy=madao.Policy(),
+        ...     transform=lambda images: (images - 0.5) / 0.5,
+        ...     settings={"every": 30},
+        ... )
+        >>> trainer.train()  # doctest: +SKIP
     """
 
     def __init__(
@@ -89,12 +101,12 @@ class PolicyTrainer(Trainer):
         super().__init__(*arguments, **keywords)
         if self.args.n_gpu > 1:
             raise ValueError(
-                f"PolicyTrainer wants a process for each device, and here are {self.args.n_gpu} devices for one; start "
-                f"it with torchrun --nproc_per_node {self.args.n_gpu}, or with CUDA_VISIBLE_DEVICES=0"
+                f"PolicyTrainer needs one process for each device, but this process has {self.args.n_gpu} devices; "
+                f"start it with torchrun --nproc_per_node {self.args.n_gpu}, or with CUDA_VISIBLE_DEVICES=0"
             )
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             raise ValueError(
-                "PolicyTrainer needs all weights in every process, which FSDP and DeepSpeed do not have; start it with "
+                "PolicyTrainer needs all weights in every process, but FSDP and DeepSpeed divide them; start it with "
                 "torchrun alone"
             )
         self.policy, self.validation = policy, validation
@@ -113,20 +125,21 @@ class PolicyTrainer(Trainer):
 
     @property
     def outer(self) -> PolicyOptimizer | None:
-        """What makes it learn; None before training."""
+        """The optimizer of the policy; None before training."""
         return self._learner.outer
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **keywords: Any) -> Any:
-        """Train as `transformers.Trainer` does; from a checkpoint with the policy of the checkpoint.
+        """Train as `transformers.Trainer` does. From a checkpoint, restore its policy too.
 
         Args:
-            resume_from_checkpoint: A folder, or True for the newest one in `output_dir` that was written to its end.
-            *arguments: Of `transformers.Trainer.train`.
-            **keywords: Of `transformers.Trainer.train`.
+            resume_from_checkpoint: A folder, or True for the newest complete checkpoint in `output_dir`.
+            *arguments: Positional arguments of `transformers.Trainer.train`.
+            **keywords: Keyword arguments of `transformers.Trainer.train`.
 
         Raises:
-            ValueError: There is no checkpoint at all.
-            FileNotFoundError: None of them is a whole one of a `PolicyTrainer`.
+            ValueError: There is no checkpoint.
+            FileNotFoundError: No checkpoint is a complete one of a `PolicyTrainer`.
+            UserError: The policy of the checkpoint is damaged.
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = str(_newest(Path(str(self.args.output_dir))))
@@ -134,27 +147,27 @@ class PolicyTrainer(Trainer):
             path = Path(resume_from_checkpoint) / POLICY_NAME
             if not path.exists():
                 raise FileNotFoundError(_refused(path.parent, POLICY_NAME))
-            self._learner.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+            self._learner.load_state_dict(load_torch(path))
         return super().train(resume_from_checkpoint, *arguments, **keywords)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **keywords: Any) -> Tensor:
-        """A training step on augmented images."""
+        """Perform a training step on augmented images."""
         augmented = self._transformed(self._learner.augment(self._prepare_inputs(inputs)))
         loss = super().training_step(model, augmented, *arguments, **keywords)
         self._learner.keep()
         return loss
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **keywords: Any) -> Any:
-        """A step of evaluation or prediction, on images that are not augmented."""
+        """Perform a step of evaluation or prediction on images that are not augmented."""
         return super().prediction_step(model, self._transformed(inputs), *arguments, **keywords)
 
     def log(self, logs: dict[str, float], *arguments: Any, **keywords: Any) -> None:
-        """Log, and with the training loss the latest outer step."""
+        """Log, and add the latest outer step to the training loss."""
         super().log({**logs, **self._latest} if "loss" in logs else logs, *arguments, **keywords)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Put the policy, and then all the rest, into the checkpoint's folder: what looks whole has its policy."""
-        content = self._learner.state_dict()  # to which every process has something to add
+        """Save the policy before the rest, so that a checkpoint that looks complete has its policy."""
+        content = self._learner.state_dict()  # a collective call
         if self.args.should_save:
             folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
             save_torch(folder / POLICY_NAME, content)
@@ -167,7 +180,7 @@ class PolicyTrainer(Trainer):
 
 
 class _AfterSteps(TrainerCallback):
-    """What happens between the trainer's steps."""
+    """The calls between the steps of a `PolicyTrainer`."""
 
     def __init__(self, trainer: PolicyTrainer) -> None:
         self.trainer = trainer
@@ -175,7 +188,7 @@ class _AfterSteps(TrainerCallback):
     def on_train_begin(
         self, args: "TrainingArguments", state: "TrainerState", control: "TrainerControl", **_: Any
     ) -> None:
-        """Get ready, now that the model is on its device."""
+        """Prepare the outer steps, now that the model is on its device."""
         trainer = self.trainer
         assert isinstance(trainer.model, nn.Module)
         if trainer._logits is None or trainer._logits.model is not trainer.model:
@@ -185,7 +198,7 @@ class _AfterSteps(TrainerCallback):
     def on_step_end(
         self, args: "TrainingArguments", state: "TrainerState", control: "TrainerControl", **_: Any
     ) -> None:
-        """After an optimizer step, perhaps an outer step."""
+        """Count an optimizer step."""
         trainer = self.trainer
         validation = trainer.validation
         step = trainer._learner.step(lambda: trainer.get_eval_dataloader() if validation is None else validation)
@@ -195,25 +208,25 @@ class _AfterSteps(TrainerCallback):
     def on_train_end(
         self, args: "TrainingArguments", state: "TrainerState", control: "TrainerControl", **_: Any
     ) -> None:
-        """Let go of the validation loader."""
+        """Release the validation loader."""
         self.trainer._learner.stop()
 
 
 class _Logits(nn.Module):
-    """A model of transformers as a function from images to logits."""
+    """A model of transformers that maps images to logits."""
 
     def __init__(self, model: nn.Module, images: str) -> None:
         super().__init__()
         self.model, self.images = model, images
 
     def forward(self, images: Tensor) -> Tensor:
-        """The logits."""
+        """Return the logits."""
         logits: Tensor = self.model(**{self.images: images}, return_dict=True).logits
         return logits
 
 
 def _newest(output: Path) -> Path:
-    """The newest checkpoint with a policy and, what is written last, the trainer's state."""
+    """Return the newest checkpoint with a policy and the state of the trainer, which is written last."""
     names = (path.name for path in output.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir())
     numbers = (re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)", name) for name in names)
     folders = [output / match[0] for match in sorted(filter(None, numbers), key=lambda match: -int(match[1]))]
@@ -228,14 +241,14 @@ def _newest(output: Path) -> Path:
     for folder, absent in zip(folders, missing, strict=True):
         if absent is None:
             return folder
-        _LOGGER.warning("%s has no %s and is passed over: it was not written to its end", folder, absent)
+        _LOGGER.warning("%s has no %s and is skipped: it is incomplete", folder, absent)
     raise FileNotFoundError(_refused(folders[0], str(missing[0])))
 
 
 def _refused(folder: Path, missing: str) -> str:
     return (
-        f"there is no {missing} in {folder}: it is no whole checkpoint of a PolicyTrainer; to go on from its weights "
-        "alone, load them with from_pretrained and train anew"
+        f"there is no {missing} in {folder}, so it is not a complete checkpoint of a PolicyTrainer; to start from its "
+        "weights, load them with from_pretrained and train without resuming"
     )
 
 

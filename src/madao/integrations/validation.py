@@ -1,4 +1,4 @@
-"""Validation batches for outer steps, out of the loader that a trainer validates with."""
+"""Validation batches for outer steps, from the loader that a trainer validates with."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -19,28 +19,28 @@ from torch.utils.data import (
 def outer_batches(
     loader: Iterable[Any], size: int | None, seed: int, start: int = 0, rank: int = 0, world: int = 1
 ) -> Iterator[Any]:
-    """Batch after batch without end, beside the trainer's own validation and without disturbing it.
+    """Yield batches without end and without disturbing the validation of the trainer.
 
-    A `DataLoader` of all of a data set is rebuilt in an order of its own: shuffled, since batches of one class only,
-    as sorted files give them, would mislead the policy; and a function of `seed` and the batch's number, so that a
-    resumed run goes on where it was. So is one whose parts a trainer has handed out to several processes: each takes
-    its part of every batch. Any other loader is gone through as it is, again and again, from its start.
+    A `DataLoader` of a whole data set is rebuilt and shuffled: batches of a single class, as sorted files make them,
+    would mislead the policy. The order is a function of `seed` and of the number of the batch, so that a resumed run
+    continues with the same batches. If the trainer has divided the loader among several processes, each process takes
+    its part of every batch. Any other loader is iterated over unchanged, and restarted when it ends.
 
     Args:
-        loader: What the trainer validates with.
-        size: Images in a batch, of all processes. By default the loader's for each of them.
-        seed: Which order.
-        start: Number of the first batch.
-        rank: Of this process.
-        world: How many processes share a batch.
+        loader: The loader that the trainer validates with.
+        size: Images in a batch, of all processes together. By default the loader's batch size for each process.
+        seed: The seed of the order.
+        start: The number of the first batch.
+        rank: The rank of this process.
+        world: The number of processes that share a batch.
     """
     shuffled = _shuffled(loader, size, seed, start, rank, world)
     if shuffled is not None:
         return iter(shuffled)
     if size is not None:
         raise ValueError(
-            "validation_images needs a DataLoader of all of a data set, in order or shuffled, to make other batches "
-            f"of; this {type(loader).__name__} gives its own: leave validation_images away"
+            "validation_images needs a DataLoader of a whole data set, in order or shuffled; this "
+            f"{type(loader).__name__} makes its own batches: leave out validation_images"
         )
     return _again_and_again(loader)
 
@@ -51,9 +51,9 @@ def _shuffled(
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return None
     batches: Any = loader.batch_sampler
-    if type(batches).__name__ == "BatchSamplerShard":  # accelerate's: every so many batches of what is inside
+    if type(batches).__name__ == "BatchSamplerShard":  # of accelerate: every n-th batch of the sampler inside
         batches = batches.batch_sampler
-    # Any other sampler may stand for a part of the data set, the rest of which is trained on.
+    # Any other sampler may select a part of the data set, while the rest is trained on.
     if type(batches) is not BatchSampler:
         return None
     sampler: Any = batches.sampler
@@ -75,12 +75,12 @@ def _shuffled(
         pin_memory=loader.pin_memory,
         worker_init_fn=loader.worker_init_fn,
         multiprocessing_context=loader.multiprocessing_context,
-        generator=torch.Generator().manual_seed(seed + start),  # the global one is the trainer's
+        generator=torch.Generator().manual_seed(seed + start),  # the global generator is left to the trainer
     )
 
 
 class _Shuffled(Sampler[list[int]]):
-    """A process's part of batches of indices, from number `start` on; each pass over the data has its own order."""
+    """The part of one process of shuffled batches of indices, from batch `start` on. Each epoch has its own order."""
 
     def __init__(self, count: int, size: int, seed: int, start: int, rank: int, world: int) -> None:
         self.count, self.size, self.seed, self.start = count, size, seed, start
@@ -96,7 +96,7 @@ class _Shuffled(Sampler[list[int]]):
             yield own
 
 
-_EMPTY = "the validation loader gave no batch; it is empty, or an iterator that has ended"
+_EMPTY = "the validation loader gave no batch: it is empty, or an iterator that has ended"
 
 
 def _again_and_again(loader: Iterable[Any]) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Image operations as pure functions of (images, magnitude, sign): no randomness, no modules."""
+"""Image operations as pure functions of (images, magnitude, sign), without randomness."""
 
 from madao.ops.dispatch import dispatch
 from madao.ops.registry import OPERATIONS, PAPER, Operation, choose, find, register

@@ -1,7 +1,7 @@
-"""What the operations accept, said once.
+"""Checks of the arguments of operations and policies.
 
-Shapes and dtypes are checked always. Values are checked on the CPU only: reading them from a GPU would
-make the host wait for the device at every call.
+Shapes and dtypes are always checked, values only on the CPU: reading them from a GPU would make the host wait at every
+call.
 """
 
 import numbers
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 _ROUNDING = 1e-3
-"""How far outside [0, 1] a float image may lie: resizing and blending overshoot by rounding."""
+"""Tolerance of float images outside [0, 1]: resizing and blending overshoot by rounding."""
 
 
 def check_images(images: Tensor) -> None:
@@ -41,7 +41,7 @@ def check_images(images: Tensor) -> None:
         raise ValueError(f"images must have at least one pixel, got shape {list(images.shape)}")
     if images.is_floating_point() and images.device.type == "cpu" and images.numel():
         low, high = (bound.item() for bound in torch.aminmax(images.detach()))
-        # Negated, so that NaN, for which every comparison is false, is refused too.
+        # Negated to refuse NaN too, for which every comparison is false.
         if not (low >= -_ROUNDING and high <= 1 + _ROUNDING):
             raise ValueError(
                 f"float images must lie in [0, 1], got values from {low:.4g} to {high:.4g}; augment before "
@@ -55,7 +55,7 @@ def check_strengths(magnitude: Tensor, sign: Tensor, images: Tensor) -> None:
         _check_per_image(name, values, images)
     if images.device.type != "cpu":
         return
-    # Negated, so that NaN is refused too.
+    # Negated to refuse NaN too.
     outside = ~((magnitude >= 0) & (magnitude <= 1))
     if outside.any():
         raise ValueError(f"magnitude must lie in [0, 1], got {magnitude.detach()[outside].tolist()[:4]}")
@@ -64,7 +64,7 @@ def check_strengths(magnitude: Tensor, sign: Tensor, images: Tensor) -> None:
 
 
 def check_fill(fill: Any) -> float | tuple[float, ...]:
-    """The fill as a float or a tuple of one or three; raises unless every number of it lies in [0, 1]."""
+    """Return the fill as a float or a tuple of one or three; raise unless all numbers lie in [0, 1]."""
     single = isinstance(fill, numbers.Real)
     values = (fill,) if single else tuple(fill) if isinstance(fill, Sequence) else ()
     within = all(isinstance(value, numbers.Real) and 0 <= float(value) <= 1 for value in values)
@@ -77,7 +77,7 @@ def check_fill(fill: Any) -> float | tuple[float, ...]:
 
 
 def check_fill_fits(fill: float | Sequence[float], images: Tensor) -> None:
-    """Raise unless a fill of several numbers has one for each channel."""
+    """Raise if a fill of several numbers has another number of channels than the images."""
     if isinstance(fill, Sequence) and len(fill) != images.shape[1]:
         raise ValueError(f"fill must be one number or one per channel ({images.shape[1]}), got {fill!r}")
 

@@ -1,4 +1,7 @@
-"""Another operation for each image of a batch, in plain PyTorch: the meaning of every operation."""
+"""Apply another operation to each image of a batch.
+
+`grouped` is the reference in plain PyTorch; the Triton kernels have to agree with it.
+"""
 
 import functools
 import importlib.util
@@ -22,20 +25,20 @@ def dispatch(
     applied: Tensor | None = None,
     fill: Fill = 0.0,
 ) -> Tensor:
-    """Give each image to the operation chosen for it: result_b = operations[choice_b](image_b, μ_b, sign_b).
+    """Apply to each image the operation chosen for it: result_b = operations[choice_b](image_b, μ_b, sign_b).
 
-    The result is new, equals augmenting one image at a time, and is differentiable in `images` and `magnitude`. On a
-    GPU it is two fused kernels, and so is its backward pass (`kernels.py`, `kernel_gradients.py`): the host does not
+    The result is a new tensor, equals augmenting one image at a time, and is differentiable in `images` and
+    `magnitude`. On a GPU, forward and backward pass are two fused kernels each (`madao.ops.triton`): the host does not
     wait, but there is no second derivative.
 
     Args:
         images: `[B, C, H, W]`, uint8 or float in [0, 1], C of 1 or 3.
-        operations: What `choice` counts through.
+        operations: Operations that `choice` indexes.
         choice: `[B]`, integer.
         magnitude: `[B]` in [0, 1].
         sign: `[B]`, +1 or −1.
-        applied: `[B]`, bool: where False the image stays as it is. None is all True.
-        fill: The colour outside the image in [0, 1], for geometric operations.
+        applied: `[B]`, bool: images with False are not changed. None means all True.
+        fill: Colour outside the image in [0, 1], for geometric operations.
     """
     check_images(images)
     check_strengths(magnitude, sign, images)
@@ -62,7 +65,7 @@ def dispatch_unchecked(
     applied: Tensor | None = None,
     fill: Fill = 0.0,
 ) -> Tensor:
-    """`dispatch` for a caller that has checked images, strengths and fill already."""
+    """Do what `dispatch` does, without checks of images, strengths and fill."""
     apply: Callable[..., Tensor] = grouped
     kernels = _kernels() if images.is_cuda else None
     if kernels is not None and kernels.supported(images, operations):
@@ -75,7 +78,7 @@ def dispatch_unchecked(
 
 @functools.cache
 def _kernels() -> ModuleType | None:
-    """The fused kernels, where Triton is installed."""
+    """Return the forward kernels if Triton is installed."""
     return (
         importlib.import_module("madao.ops.triton.forward") if importlib.util.find_spec("triton") is not None else None
     )
@@ -83,7 +86,6 @@ def _kernels() -> ModuleType | None:
 
 @functools.cache
 def _kernel_gradients() -> ModuleType:
-    """Their backward pass."""
     return importlib.import_module("madao.ops.triton.backward")
 
 
@@ -96,7 +98,7 @@ def grouped(
     applied: Tensor | None = None,
     fill: Fill = 0.0,
 ) -> Tensor:
-    """The meaning of `dispatch`, in plain PyTorch: images are grouped by operation, and a GPU's host waits for them."""
+    """Do what `dispatch` does in plain PyTorch: group images by operation. On a GPU the host waits for the groups."""
     untouched = len(operations)
     if len(choice):
         low, high = (int(bound) for bound in choice.aminmax())
@@ -114,6 +116,6 @@ def grouped(
             result = operation.apply_unchecked(pieces[i], strengths[i], sides[i], fill)
             if differentiable or result.requires_grad:
                 pieces[i], differentiable = result, True
-            else:  # Pieces are views: written back, the batch needs no memory of its own once more.
+            else:  # Pieces are views: writing back into them saves the memory of another batch.
                 pieces[i].copy_(result)
     return (torch.cat(pieces) if differentiable else sorted_images).index_select(0, order.argsort())

@@ -2,28 +2,28 @@
 
     result = degenerate + factor · (image − degenerate), clipped to the range of an image
 
-A factor of 1 is the identity, 0 gives the degenerate image, 2 the same distance the other way. On uint8 they follow
-the arithmetic of PIL's `ImageEnhance`: whole-number luma, float32 blending, truncation. On float nothing is rounded.
-`factor` has shape `[B]` throughout.
+A factor of 1 is the identity, 0 gives the degenerate image, and 2 goes the same distance in the other direction. uint8
+images follow the arithmetic of PIL's `ImageEnhance`: whole-number luma, float32 blending, truncation. Float images are
+not rounded. `factor` always has shape `[B]`.
 """
 
 import torch
 from torch import Tensor
 
-from madao.ops.quantize import truncate
+from madao.ops.tone import truncate
 
 _LUMA = (0.299, 0.587, 0.114)
 _LUMA_65536 = (19595, 38470, 7471)
-"""The same in 1/65536. Every sum stays under 2²⁴, so that float32 computes PIL's integer luma exactly."""
+"""The luma in 1/65536. Every sum stays below 2²⁴, so float32 computes PIL's integer luma exactly."""
 
 
 def color(images: Tensor, factor: Tensor) -> Tensor:
-    """Blend with the grey image. One-channel images are grey already and do not change."""
+    """Blend with the grey image. One-channel images do not change."""
     return images.clone() if images.shape[1] == 1 else _blend(images, _grey(images), factor)
 
 
 def contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """Blend with the mean of the grey image, a constant for each image."""
+    """Blend with the mean of the grey image, one constant per image."""
     if images.dtype == torch.uint8:
         mean = _grey(images).mean((1, 2, 3), keepdim=True, dtype=torch.float64).add_(0.5).floor_().float()
     else:
@@ -38,7 +38,7 @@ def brightness(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def sharpness(images: Tensor, factor: Tensor) -> Tensor:
-    """Blend with the image smoothed by [[1, 1, 1], [1, 5, 1], [1, 1, 1]] / 13; the outermost pixels stay."""
+    """Blend with the image smoothed by [[1, 1, 1], [1, 5, 1], [1, 1, 1]] / 13; the outermost pixels do not change."""
     result = images.clone()
     if min(images.shape[2:]) < 3:
         return result
@@ -58,15 +58,15 @@ def sharpness(images: Tensor, factor: Tensor) -> Tensor:
 def _blend(images: Tensor, degenerate: Tensor, factor: Tensor) -> Tensor:
     factor = factor.reshape(-1, 1, 1, 1)
     if images.dtype == torch.uint8:
-        # Product and sum stay two roundings: fused into one they would differ from PIL by a level now and then.
+        # Product and sum are rounded separately: a fused operation would sometimes differ from PIL by a level.
         blended = images.float().sub_(degenerate).mul_(factor.float()).add_(degenerate)
         return truncate(blended.clamp_(0, 255))
-    # Written from the image's side, lerp returns it bit for bit at factor 1.
+    # In this order of arguments, lerp returns the image bit for bit at factor 1.
     return torch.lerp(images, degenerate.expand_as(images), 1 - factor.to(images.dtype)).clamp(0, 1)
 
 
 def _grey(images: Tensor) -> Tensor:
-    """Luma of ITU-R 601, `[B, 1, H, W]`; for uint8 rounded to a whole level, as float32."""
+    """Return the luma of ITU-R 601, `[B, 1, H, W]`; for uint8 rounded to a whole level, as float32."""
     values = images.to(_working_dtype(images))
     if images.shape[1] == 1:
         return values

@@ -1,12 +1,12 @@
 """Operations that move pixels: shear, translation, rotation.
 
-Each is one affine map and one bilinear sampling. An output pixel takes its value from a place in the input
-found with the map's matrix; a place outside takes `fill`. Between an outermost pixel and the outside the value falls
-off linearly over one pixel, so the result is continuous in the parameter and its derivative is the whole
-derivative, with the moving edge in it. (PIL cuts there instead: away from that one-pixel band the two agree.)
+Each is an affine map with bilinear sampling. The map's matrix gives the position in the input that an output pixel
+reads; positions outside read `fill`. At the image's edge the value changes linearly into `fill` over one pixel, so the
+result is continuous in the parameter and its derivative includes the motion of the edge. PIL cuts the edge instead; the
+two agree away from that one-pixel band.
 
-Conventions are those of AutoAugment's PIL code: shear is about the top left corner and a positive shear or
-translation reads from further right or down; a positive angle turns counter-clockwise about the centre.
+Conventions are those of AutoAugment's PIL code. Shear is about the top left corner, and a positive shear or translation
+reads from further right or down. A positive angle turns counter-clockwise about the centre.
 """
 
 import math
@@ -16,98 +16,98 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from madao.ops.quantize import truncate
+from madao.ops.tone import truncate
 
 Fill = float | Sequence[float]
-"""The colour outside the image in [0, 1], also for uint8: one number, or one a channel."""
+"""Colour outside the image in [0, 1], also for uint8: one number, or one per channel."""
 
 _COORDINATE_ROUNDING = 1 / 32
-"""Levels added before truncation, so that float32 coordinates do not turn 100 into 99.999 and that into 99."""
+"""Levels added before truncation: rounded coordinates would otherwise turn 100 into 99.999 and that into 99."""
 
 
 def shear_x(images: Tensor, shear: Tensor, fill: Fill = 0.0) -> Tensor:
-    """Output (x, y) reads input (x + shear · y, y). `shear`: `[B]`."""
+    """Shear horizontally: output (x, y) reads input (x + shear · y, y). `shear`: `[B]`."""
     return warp(images, shear_x_matrix(shear, *images.shape[2:]), fill)
 
 
 def shear_y(images: Tensor, shear: Tensor, fill: Fill = 0.0) -> Tensor:
-    """Output (x, y) reads input (x, y + shear · x). `shear`: `[B]`."""
+    """Shear vertically: output (x, y) reads input (x, y + shear · x). `shear`: `[B]`."""
     return warp(images, shear_y_matrix(shear, *images.shape[2:]), fill)
 
 
 def translate_x(images: Tensor, fraction: Tensor, fill: Fill = 0.0) -> Tensor:
-    """Output (x, y) reads input (x + fraction · width, y). `fraction`: `[B]`."""
+    """Translate horizontally: output (x, y) reads input (x + fraction · width, y). `fraction`: `[B]`."""
     return warp(images, translate_x_matrix(fraction, *images.shape[2:]), fill)
 
 
 def translate_y(images: Tensor, fraction: Tensor, fill: Fill = 0.0) -> Tensor:
-    """Output (x, y) reads input (x, y + fraction · height). `fraction`: `[B]`."""
+    """Translate vertically: output (x, y) reads input (x, y + fraction · height). `fraction`: `[B]`."""
     return warp(images, translate_y_matrix(fraction, *images.shape[2:]), fill)
 
 
 def rotate(images: Tensor, degrees: Tensor, fill: Fill = 0.0) -> Tensor:
-    """Turn counter-clockwise about the centre. `degrees`: `[B]`."""
+    """Rotate counter-clockwise about the centre. `degrees`: `[B]`."""
     return warp(images, rotate_matrix(degrees, *images.shape[2:]), fill)
 
 
-# The matrices by themselves, `[B]` → `[B, 2, 3]`, as `warp` takes them: masks, boxes and points move by them too.
+# The matrices of the operations, `[B]` → `[B, 2, 3]`, for `warp` and for masks, boxes and points.
 
 
 def shear_x_matrix(shear: Tensor, height: int, width: int) -> Tensor:
-    """The matrix of `shear_x`."""
+    """Return the matrix of `shear_x`."""
     one, zero = torch.ones_like(shear), torch.zeros_like(shear)
     slope = shear * (height / width)
     return _matrix([one, slope, slope], [zero, one, zero])
 
 
 def shear_y_matrix(shear: Tensor, height: int, width: int) -> Tensor:
-    """The matrix of `shear_y`."""
+    """Return the matrix of `shear_y`."""
     one, zero = torch.ones_like(shear), torch.zeros_like(shear)
     slope = shear * (width / height)
     return _matrix([one, zero, zero], [slope, one, slope])
 
 
 def translate_x_matrix(fraction: Tensor, height: int, width: int) -> Tensor:
-    """The matrix of `translate_x`; the same for every height and width."""
+    """Return the matrix of `translate_x`, the same for every height and width."""
     one, zero = torch.ones_like(fraction), torch.zeros_like(fraction)
     return _matrix([one, zero, 2 * fraction], [zero, one, zero])
 
 
 def translate_y_matrix(fraction: Tensor, height: int, width: int) -> Tensor:
-    """The matrix of `translate_y`; the same for every height and width."""
+    """Return the matrix of `translate_y`, the same for every height and width."""
     one, zero = torch.ones_like(fraction), torch.zeros_like(fraction)
     return _matrix([one, zero, zero], [zero, one, 2 * fraction])
 
 
 def rotate_matrix(degrees: Tensor, height: int, width: int) -> Tensor:
-    """The matrix of `rotate`."""
+    """Return the matrix of `rotate`."""
     radians = degrees * (math.pi / 180)
     cosine, sine, zero = radians.cos(), radians.sin(), torch.zeros_like(degrees)
     return _matrix([cosine, -sine * (height / width), zero], [sine * (width / height), cosine, zero])
 
 
 def warp(images: Tensor, matrix: Tensor, fill: Fill = 0.0) -> Tensor:
-    """Sample each image bilinearly at the places its matrix gives.
+    """Sample each image bilinearly at the positions its matrix gives.
 
     Args:
         images: `[B, C, H, W]`, uint8 or float.
-        matrix: `[B, 2, 3]`, from output to input positions, both in [−1, 1] from edge to edge of the
-            image (`align_corners=False`, as in `torch.nn.functional.affine_grid`).
-        fill: The colour outside, in [0, 1].
+        matrix: `[B, 2, 3]`, from output to input positions, both in [−1, 1] from edge to edge
+            (`align_corners=False`, as in `torch.nn.functional.affine_grid`).
+        fill: Colour outside the image, in [0, 1].
     """
     dtype = matrix.dtype if images.dtype == torch.uint8 else images.dtype
     return resample(images, sampling_grid(matrix.to(dtype), images.shape[2], images.shape[3]), fill)
 
 
 def resample(images: Tensor, grid: Tensor, fill: Fill = 0.0) -> Tensor:
-    """Sample each image bilinearly at the places of a `sampling_grid`, in the images' dtype where they are float."""
+    """Sample each image bilinearly at the positions of a `sampling_grid`, in the dtype of float images."""
     integer = images.dtype == torch.uint8
-    # A little is added to uint8, which is truncated as PIL truncates: see _COORDINATE_ROUNDING.
+    # uint8 is truncated as in PIL; see _COORDINATE_ROUNDING.
     values = images.to(grid.dtype).add_(_COORDINATE_ROUNDING) if integer else images
     colour = None if fill == 0 else _colour(fill, values) * (255 if integer else 1)
     shifted = values if colour is None else values - colour
     sampled = F.grid_sample(shifted, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
-    # What lies outside is zero in (images − colour), hence `colour` in the sum.
+    # grid_sample reads zero outside, so images are shifted for `colour` to be zero.
     filled = sampled if colour is None else sampled + colour
     return truncate(filled) if integer else filled
 
@@ -117,9 +117,9 @@ def _matrix(first: list[Tensor], second: list[Tensor]) -> Tensor:
 
 
 def sampling_grid(matrix: Tensor, height: int, width: int) -> Tensor:
-    """The places, in [−1, 1] from edge to edge, that the pixels of the output read: `[B, H, W, 2]`.
+    """Return the positions in [−1, 1] from edge to edge that the output pixels read, `[B, H, W, 2]`.
 
-    `F.affine_grid` as a sum over whole rows: a matrix product per pixel costs five times as much.
+    `F.affine_grid` does the same with a matrix product per pixel, at five times the cost.
     """
     x, y = (
         torch.arange(1 - side, side, 2, dtype=matrix.dtype, device=matrix.device) / side for side in (width, height)

@@ -1,4 +1,4 @@
-"""The one list of operations, and what an operation is."""
+"""The class of operations, and the list of all known ones."""
 
 import dataclasses
 import math
@@ -18,35 +18,35 @@ Derivative = Literal["exact", "straight-through", "none"]
 _HALF = (torch.float16, torch.bfloat16)
 
 SECANT_HALF_WIDTH = 1 / 8
-"""Half the window of magnitudes over which a straight-through derivative is averaged."""
+"""Half the width of the window of magnitudes for straight-through derivatives."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """An image operation whose strength is a magnitude μ in [0, 1] and, where it is signed, a sign of ±1.
+    """An image operation with a magnitude μ in [0, 1] and, if signed, a sign of ±1.
 
-    The function's parameter, in real units, is
+    The function's parameter in real units is
 
         value = neutral + sign · μ · (strongest − neutral),    (neutral, strongest) = range
 
-    so μ = 0 changes nothing and μ = 1 is the strongest. Calling an operation augments a batch.
+    μ = 0 changes nothing and μ = 1 is the strongest. Calling an operation augments a batch.
 
     Attributes:
-        name: What policies and their files call it.
-        function: `function(images, value)`, or `function(images)` where there is no range. `images` is
-            `[B, C, H, W]`, uint8 or float in [0, 1]; `value` is `[B]`; the result is new and has the shape and
-            dtype of `images`. A geometric function takes `fill` too.
-        range: The parameter that changes nothing and the strongest one, or None where there is no magnitude.
-        signed: Whether the parameter also goes the other way from neutral, by a fair coin for each image.
-        derivative: How ∂result/∂μ is found. `"exact"`: the function is differentiable, autograd does it.
-            `"straight-through"`: it is a staircase; the derivative is that of the operation averaged over
-            magnitudes within ±1/8, [O(μ + 1/8) − O(μ − 1/8)] / (1/4) per pixel (the ends kept in [0, 1]),
-            of the size a smooth operation's derivative has; for reverse mode alone. `"none"`: zero.
-        geometric: Whether it moves pixels, so that masks and boxes have to move along.
-        unit: What `range` is measured in, for people.
+        name: Its name in policies and their files.
+        function: `function(images, value)`, or `function(images)` without a range. `images` is `[B, C, H, W]`, uint8
+            or float in [0, 1], and `value` `[B]`. The result is a new tensor with the shape and dtype of `images`. A
+            geometric function also takes `fill`.
+        range: The parameter that changes nothing, and the strongest one; None without a magnitude.
+        signed: Whether the parameter may lie on either side of neutral, with equal probability for each image.
+        derivative: The kind of ∂result/∂μ. `"exact"`: autograd differentiates the function. `"straight-through"`: the
+            function is a staircase, and the derivative is that of its mean over magnitudes within ±1/8,
+            [O(μ + 1/8) − O(μ − 1/8)] / (1/4) per pixel, with the ends clipped to [0, 1]. It has the size of a smooth
+            operation's derivative and exists in reverse mode only. `"none"`: zero.
+        geometric: Whether it moves pixels, so that masks and boxes move along.
+        unit: Unit of `range`, for people.
         matrix: `matrix(value, height, width)` of a geometric operation that is one affine map: `[B]` → `[B, 2, 3]`,
-            from output to input positions, both in [−1, 1] from edge to edge, as `madao.ops.geometric.warp` takes it;
-            `value` is 0 where there is no range. With it masks, boxes and points move along (`madao.ops.targets`).
+            from output to input positions, both in [−1, 1] from edge to edge, as in `madao.ops.geometric.warp`. `value`
+            is 0 without a range. Masks, boxes and points move along with it (`madao.ops.targets`).
     """
 
     name: str
@@ -78,11 +78,11 @@ class Operation:
 
     @property
     def has_magnitude(self) -> bool:
-        """Whether there is anything to learn in its strength."""
+        """Whether the operation has a magnitude to learn."""
         return self.range is not None
 
     def value(self, magnitude: Tensor, sign: Tensor) -> Tensor:
-        """The function's parameter in real units at a magnitude and sign."""
+        """Return the function's parameter in real units at a magnitude and sign."""
         if self.range is None:
             raise ValueError(f"{self.name} has no magnitude")
         neutral, strongest = self.range
@@ -90,7 +90,7 @@ class Operation:
         return neutral + (sign * step if self.signed else step)
 
     def limited(self, strongest: float) -> "Operation":
-        """The same operation with another strongest value: `Rotate` to 10 degrees, or to 90."""
+        """Return the same operation with another strongest value: `Rotate` up to 10 degrees, or up to 90."""
         if self.range is None:
             raise ValueError(f"{self.name} has no magnitude, so it has no range to limit; leave it out instead")
         neutral, present = self.range
@@ -107,9 +107,9 @@ class Operation:
 
         Args:
             images: `[B, C, H, W]`, uint8 or float in [0, 1], C of 1 or 3.
-            magnitude: `[B]` in [0, 1]. Unused where the operation has none.
-            sign: `[B]`, +1 or −1. Unused where the operation is not signed.
-            fill: The colour outside the image in [0, 1], for geometric operations.
+            magnitude: `[B]` in [0, 1]. Unused if the operation has none.
+            sign: `[B]`, +1 or −1. Unused if the operation is not signed.
+            fill: Colour outside the image in [0, 1], for geometric operations.
         """
         check_images(images)
         check_strengths(magnitude, sign, images)
@@ -117,7 +117,7 @@ class Operation:
         return self.apply_unchecked(images, magnitude, sign, fill)
 
     def apply_unchecked(self, images: Tensor, magnitude: Tensor, sign: Tensor, fill: Fill = 0.0) -> Tensor:
-        """`__call__` for a caller that has checked the whole batch already."""
+        """Do what `__call__` does, without checks."""
         if images.dtype in _HALF or magnitude.dtype in _HALF:  # too coarse for coordinates and sums
             raised = images.float() if images.dtype in _HALF else images
             return self.apply_unchecked(raised, magnitude.float(), sign.float(), fill).to(images.dtype)
@@ -131,7 +131,7 @@ class Operation:
             high = (magnitude + SECANT_HALF_WIDTH).clamp(max=1)
             rise = self._run(images, high, sign, fill) - self._run(images, low, sign, fill)
             slope = rise / (high - low).to(rise.dtype).reshape(-1, 1, 1, 1)
-        # The difference is exactly zero: the value stays what it is and only the derivative is added.
+        # The added term is exactly zero and only contributes the derivative.
         return result + (magnitude - magnitude.detach()).to(slope.dtype).reshape(-1, 1, 1, 1) * slope
 
     def _run(self, images: Tensor, magnitude: Tensor, sign: Tensor, fill: Fill) -> Tensor:
@@ -180,33 +180,39 @@ OPERATIONS: dict[str, Operation] = {
         _enhance("Sharpness", enhance.sharpness),
     )
 }
-"""Every known operation by name: the paper's fourteen in the paper's order, then what was registered."""
+"""All known operations by name: the paper's fourteen in the paper's order, then registered ones."""
 
 PAPER = tuple(OPERATIONS)
-"""The names of the fourteen operations of the paper."""
+"""Names of the paper's fourteen operations."""
 
 
 def built_in(operation: Operation) -> bool:
-    """Whether an operation does what the paper's of that name does, be its range limited or not."""
+    """Return whether an operation is one of the paper's, with or without a limited range."""
     return operation.name in PAPER and operation.function is OPERATIONS[operation.name].function
 
 
 def register(operation: Operation, replace: bool = False) -> Operation:
     """Make an operation known by its name, to policies and to policy files.
 
-    A policy uses the paper's fourteen unless told otherwise: `Policy(operations=[*madao.ops.PAPER, "Gamma"])`.
+    Args:
+        operation: The operation.
+        replace: Whether it may replace a registered operation of the same name.
+
+    Example:
+        >>> madao.ops.register(madao.ops.Operation("Gamma", gamma, range=(1.0, 3.0), derivative="exact"))
+        >>> policy = madao.Policy(operations=[*madao.ops.PAPER, "Gamma"])
     """
     if operation.name in PAPER or (not replace and OPERATIONS.get(operation.name, operation) != operation):
         raise ValueError(
-            f"an operation named {operation.name!r} is registered already; give yours another name, use limited() to "
-            "change the range of the one that is, or replace=True for one of your own"
+            f"an operation named {operation.name!r} is registered already; give yours another name, change the range "
+            "of the registered one with limited(), or replace your own with replace=True"
         )
     OPERATIONS[operation.name] = operation
     return operation
 
 
 def find(name: str) -> Operation:
-    """The operation of that name."""
+    """Return the operation of that name."""
     if name not in OPERATIONS:
         raise ValueError(f"unknown operation {nearest(name, OPERATIONS)}; add your own with madao.ops.register")
     return OPERATIONS[name]
@@ -217,11 +223,11 @@ def choose(
     limits: Mapping[str, float] | None = None,
     exclude: Iterable[str] = (),
 ) -> tuple[Operation, ...]:
-    """The operations to draw from, by name or as they are, some limited, some left out.
+    """Return the operations to draw from, some limited, some left out.
 
     Args:
-        operations: Names or operations.
-        limits: The strongest value in real units, by name: `{"Rotate": 10}`.
+        operations: Names, or operations.
+        limits: Strongest value in real units, by name: `{"Rotate": 10}`.
         exclude: Names to leave out.
     """
     for what, names in (("operations", operations), ("exclude", exclude)):

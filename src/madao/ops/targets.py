@@ -1,11 +1,11 @@
-"""What moves along with an image through a geometric operation: masks, points and boxes.
+"""Move masks, points and boxes along with an image through a geometric operation.
 
-A geometric operation is one affine map. Its matrix (`Operation.matrix`) gives the place in the input that a pixel of
-the output reads, so a mask is read through the matrix, and a point of the input goes where its inverse sends it.
+A geometric operation is one affine map. Its matrix (`Operation.matrix`) gives the position in the input that an output
+pixel reads. A mask is read through the matrix; a point is moved by its inverse.
 
 Points and boxes are in pixels from edge to edge: the image spans 0..width and 0..height, and the centre of pixel i lies
-at i + 0.5. Where several operations follow each other, move masks through one after the other: what an operation
-pushed over the edge is gone, from the image and so from the mask.
+at i + 0.5. Move masks through several operations one by one: what one operation pushes over the edge is lost, in the
+image and in the mask.
 """
 
 from collections.abc import Iterable
@@ -17,11 +17,11 @@ from madao.ops.geometric import sampling_grid
 from madao.ops.registry import Operation
 
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-"""What has the bits of a type that torch cannot gather."""
+"""Types with the same bits, for types that torch cannot gather."""
 
 
 def check_moves(operations: Iterable[Operation]) -> None:
-    """Raise unless masks, boxes and points can move along with every one of the operations."""
+    """Raise unless masks, boxes and points can move along with all of the operations."""
     for operation in operations:
         if operation.geometric and operation.matrix is None:
             raise ValueError(
@@ -31,14 +31,14 @@ def check_moves(operations: Iterable[Operation]) -> None:
 
 
 def matrix(operation: Operation, magnitude: Tensor, sign: Tensor, height: int, width: int) -> Tensor | None:
-    """The matrix of an operation at each image's magnitude and sign, or None where nothing moves.
+    """Return the matrix of an operation at each image's magnitude and sign; None if the operation moves nothing.
 
     Args:
-        operation: Which one.
+        operation: The operation.
         magnitude: `[B]` in [0, 1].
         sign: `[B]`, +1 or −1.
-        height: Of the images, in pixels.
-        width: Of the images, in pixels.
+        height: Height of the images in pixels.
+        width: Width of the images in pixels.
 
     Returns:
         `[B, 2, 3]` in float64, from output to input, both in [−1, 1] from edge to edge.
@@ -46,21 +46,21 @@ def matrix(operation: Operation, magnitude: Tensor, sign: Tensor, height: int, w
     check_moves([operation])
     if operation.matrix is None:
         return None
-    # The parameter is rounded as the image's own is; what follows is exact enough to tell pixels apart.
+    # Rounded as for the image; float64 from here on tells neighbouring pixels apart.
     value = operation.value(magnitude, sign) if operation.has_magnitude else torch.zeros_like(magnitude)
     return operation.matrix(value.double(), height, width)
 
 
 def move_masks(masks: Tensor, matrix: Tensor, outside: int = 0) -> Tensor:
-    """Read each mask at the pixel nearest to the place its matrix gives.
+    """Read each mask at the pixel nearest to the position its matrix gives.
 
     Args:
-        masks: `[B, ..., H, W]` of any dtype: values are copied, never computed with.
+        masks: `[B, ..., H, W]` of any dtype. Values are only copied.
         matrix: `[B, 2, 3]`.
-        outside: What there is outside of the image.
+        outside: Value outside the image.
     """
     height, width = masks.shape[-2:]
-    # From [−1, 1] to pixels, in which pixel i spans i..i + 1: the nearest pixel is the one the place lies in.
+    # From [−1, 1] to pixels, where pixel i spans i..i + 1: the nearest pixel is the one that holds the position.
     place = (sampling_grid(matrix.double(), height, width) + 1) / 2
     column, row = (place[..., 0] * width).floor(), (place[..., 1] * height).floor()
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
@@ -75,13 +75,13 @@ def move_masks(masks: Tensor, matrix: Tensor, outside: int = 0) -> Tensor:
 
 
 def move_points(points: Tensor, matrix: Tensor, height: int, width: int) -> Tensor:
-    """Send points from the input to where the output shows them.
+    """Move points from the input to their positions in the output.
 
     Args:
         points: `[B, N, 2]`, x and y in pixels from edge to edge.
         matrix: `[B, 2, 3]`.
-        height: Of the images, in pixels.
-        width: Of the images, in pixels.
+        height: Height of the images in pixels.
+        width: Width of the images in pixels.
     """
     half = torch.tensor([width / 2, height / 2], dtype=torch.float64, device=points.device)
     exact = matrix.double()
@@ -91,13 +91,13 @@ def move_points(points: Tensor, matrix: Tensor, height: int, width: int) -> Tens
 
 
 def move_boxes(boxes: Tensor, matrix: Tensor, height: int, width: int) -> Tensor:
-    """Send boxes to the upright boxes around their four moved corners. They may reach over the image's edge.
+    """Return the upright boxes around the four moved corners of boxes. They may extend over the image's edge.
 
     Args:
         boxes: `[B, N, 4]`: left, top, right, bottom in pixels from edge to edge.
         matrix: `[B, 2, 3]`.
-        height: Of the images, in pixels.
-        width: Of the images, in pixels.
+        height: Height of the images in pixels.
+        width: Width of the images in pixels.
     """
     corners = boxes[..., [0, 1, 2, 1, 2, 3, 0, 3]].reshape(len(boxes), -1, 2)
     moved = move_points(corners, matrix, height, width).reshape(*boxes.shape[:2], 4, 2)

@@ -1,4 +1,4 @@
-"""Functions of tensors recorded once as a CUDA graph and replayed: one launch where there were hundreds."""
+"""CUDA graphs: functions of tensors that are recorded once and replayed by one launch in place of hundreds."""
 
 import contextlib
 import dataclasses
@@ -14,7 +14,7 @@ from madao.device.allocator import empty_caches
 from madao.policy.seeded_module import SeededModule
 
 _MOST = 16
-"""Graphs of one recorder: where there would be more, something that should stay changes at every call."""
+"""The largest number of graphs of one runner. More mean that something changes at every call that should not."""
 
 Result = TypeVar("Result")
 Tensors = tuple[Tensor, ...]
@@ -29,29 +29,29 @@ class _Recording(Generic[Result]):
 
 
 class GraphPool:
-    """A pool of memory for graphs that are never replayed at the same time, and the stream they are made on.
+    """A pool of memory for graphs that are never replayed at the same time, and the stream that records them.
 
-    One stream: the allocator keeps memory for each.
+    All graphs share one stream, since the allocator keeps memory for each stream.
 
     Args:
-        device: By default the current one.
+        device: The GPU. By default the current one.
     """
 
     def __init__(self, device: torch.device | None = None) -> None:
         self.stream = torch.cuda.Stream(device)
-        self.recorders: weakref.WeakSet[CudaGraphRunner[Any]] = weakref.WeakSet()
+        self.runners: weakref.WeakSet[CudaGraphRunner[Any]] = weakref.WeakSet()
         self.renew()
 
     def renew(self) -> None:
-        """Forget the graphs, and let those to come have another pool: a recording that failed leaves it unusable."""
-        for recorder in self.recorders:
-            recorder.forget()
-        # No MemPool: after a recording that failed its end is that of the process.
+        """Drop the graphs and begin another pool. A recording that failed leaves its pool unusable."""
+        for runner in self.runners:
+            runner.forget()
+        # No MemPool: if a recording has failed, releasing one aborts the process.
         self.pool = torch.cuda.graph_pool_handle()
         self.held = False
 
     def release(self) -> None:
-        """Give the pool's memory back. What was recorded in it is recorded again when it is called again."""
+        """Return the memory of the pool. A graph that was in it is recorded again at its next call."""
         if not self.held:
             return
         torch.cuda.synchronize(self.stream.device)  # a graph may still be at work
@@ -59,16 +59,16 @@ class GraphPool:
         empty_caches()
 
     def recording(self, graph: torch.cuda.CUDAGraph) -> torch.cuda.graph:
-        """Record what follows, in the pool."""
+        """Return the context that records a graph in the pool."""
         self.held = True
         return torch.cuda.graph(graph, self.pool, self.stream)
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """Run what follows on the stream, before anything of it is recorded.
+        """Run a first call on the stream, before it is recorded.
 
-        In ordinary memory, since what a first call makes is often made to stay; and in place of the graphs, since there
-        may not be enough for both.
+        The call uses ordinary memory, since the tensors of a first call often persist. Graphs are dropped before, since
+        there may not be enough memory for both.
         """
         self.release()
         self.stream.wait_stream(torch.cuda.current_stream())
@@ -80,20 +80,22 @@ class GraphPool:
 
 
 class CudaGraphRunner(Generic[Result]):
-    """`function(key, tensors)` where the host is the bottleneck.
+    """Runs `function(key, tensors)` as a CUDA graph, for functions whose bottleneck is the host.
 
-    A graph needs static shapes and a host that never waits. There is one for each key and shapes; what it is given is
-    copied into the same tensors at every call, and what it returns are the same tensors at every call, overwritten by
-    the next. From the moment on that recording fails everything runs without it, which is said in one line.
+    A graph requires static shapes and a host that never waits for the device. There is one graph for each key and each
+    set of shapes. The arguments are copied to the same tensors at every call. The result is in the same tensors at
+    every call, and the next call overwrites it. Once a recording has failed, every call runs without graphs.
 
     Args:
-        function: What is recorded. The key decides what it does; all else it knows comes as tensors.
-        name: Of what it does, for that line: "training steps".
-        random: Modules whose random numbers it draws.
-        say: Where the line goes.
-        memory: What the graphs share with those of others. By default they share it among themselves.
-        otherwise: What does the same without a graph. By default the function itself, whose own errors are then errors.
-        before: Calls before a graph is recorded: optimizers' state, compiled code and kernels' plans come into being.
+        function: The function to record. It depends on nothing that changes but its key and its tensors.
+        name: A plural for messages, such as "training steps".
+        random: The modules whose random numbers the function draws.
+        say: Called with one line if a recording fails.
+        memory: The memory that the graphs share with other runners. By default each runner has its own.
+        otherwise: The same function for calls without graphs. By default `function`; its errors before the recording
+            then are not caught.
+        before: Calls before a graph is recorded. They create the states of optimizers, compiled code and the plans of
+            kernels.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class CudaGraphRunner(Generic[Result]):
         self._recordings: dict[Hashable, _Recording[Result]] = {}
 
     def __call__(self, key: Hashable, tensors: Tensors) -> Result:
-        """What the function returns."""
+        """Return the result of the function."""
         if self.failed:
             return self.function(key, tensors)
         with torch.cuda.device(tensors[0].device):
@@ -137,18 +139,18 @@ class CudaGraphRunner(Generic[Result]):
 
     @property
     def memory(self) -> GraphPool:
-        """What the graphs share."""
+        """The memory that the graphs share."""
         self._memory = GraphPool() if self._memory is None else self._memory
-        self._memory.recorders.add(self)
+        self._memory.runners.add(self)
         return self._memory
 
     def forget(self) -> None:
-        """What was recorded, not what has to have run before."""
+        """Drop the graphs. The calls before a recording are not repeated."""
         for recording in self._recordings.values():
             recording.graph = recording.result = None
 
     def _statics(self, tensors: Tensors) -> Tensors:
-        """The tensors that graphs read, the same for all whose tensors are alike: what knows them knows them all."""
+        """Return the tensors that graphs read. Graphs share them for arguments of the same place, shape and dtype."""
         places = [(place, tensor.shape, tensor.dtype) for place, tensor in enumerate(tensors)]
         for place, tensor in zip(places, tensors, strict=True):
             if place not in self._static:
@@ -164,7 +166,7 @@ class CudaGraphRunner(Generic[Result]):
             self._record(key, recording)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            traceback.clear_frames(error.__traceback__)  # which hold what the failed call had made
+            traceback.clear_frames(error.__traceback__)  # frames hold the tensors of the failed call
         if recording.graph is None:
             self._give_up(reason)
             return self(key, recording.static)
@@ -177,15 +179,15 @@ class CudaGraphRunner(Generic[Result]):
         self._recordings.clear()
         self._static.clear()
         if self.otherwise is not None:
-            self.function = self.otherwise  # and nothing is kept of what the other made
+            self.function = self.otherwise  # the failed function and its tensors are freed
         torch.cuda.empty_cache()
         self.say(f"{self.name} run without a CUDA graph, which could not be recorded: {' '.join(reason.split())[:200]}")
 
     def _aside(self, key: Hashable, tensors: Tensors) -> Result:
-        """A call on a stream of its own, as what is recorded later has to have run before."""
+        """Call the function on the stream on which it will be recorded."""
         with self.memory.aside():
             result = self.function(key, tensors)
-        empty_caches()  # what this call needed, the graph will hold for itself
+        empty_caches()  # the graph will hold memory of its own
         return result
 
     def _record(self, key: Hashable, recording: _Recording[Result]) -> None:
@@ -194,11 +196,11 @@ class CudaGraphRunner(Generic[Result]):
         own = [module.generator(device) for module in self.random]
         for generator in own:
             graph.register_generator_state(generator)
-        # A recording that fails leaves generators unusable, the global one too.
+        # A recording that fails leaves the generators unusable, the global one too.
         everyone = [*own, torch.cuda.default_generators[device.index or 0]]
         before = [generator.clone_state() for generator in everyone]
-        if recording.calls == self.before + 1:  # the first time
-            # What comes second finds what the first has left in pieces. Outer steps come later, and are larger.
+        if recording.calls == self.before + 1:
+            # Graphs of other runners have fragmented the pool. Outer steps are recorded last, and are the largest.
             self.memory.release()
         empty_caches()
         try:
@@ -214,7 +216,7 @@ class CudaGraphRunner(Generic[Result]):
 
 
 def _copy(static: Tensors, tensors: Tensors) -> None:
-    """In one launch for all of a kind."""
+    """Copy with one launch for each dtype."""
     pairs: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
     for target, source in zip(static, tensors, strict=True):
         targets, sources = pairs.setdefault(target.dtype, ([], []))

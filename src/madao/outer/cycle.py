@@ -1,4 +1,4 @@
-"""Validation batches for outer steps, one after the other, for as long as they are asked for."""
+"""Validation batches for outer steps, one after another without end."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,13 +8,13 @@ Batch = tuple[Tensor, Tensor]
 
 
 class ValidationBatches:
-    """Takes a batch as it is, and from a loader the next, beginning anew whenever it ends."""
+    """The validation batches of outer steps: a given batch, or the next one of a loader, which restarts at its end."""
 
     def __init__(self) -> None:
         self._open: tuple[object, Iterator[Batch]] | None = None
 
     def next(self, validation: Batch | Iterable[Batch]) -> Batch:
-        """Images and targets."""
+        """Return images and targets."""
         if isinstance(validation, tuple | list) and len(validation) == 2 and isinstance(validation[0], Tensor):
             return validation[0], validation[1]
         if self._open is None or self._open[0] is not validation:
@@ -24,7 +24,7 @@ class ValidationBatches:
             self._open = (validation, iter(validation))
             batch = next(self._open[1], None)
         if batch is None:
-            raise ValueError("the validation loader gave no batch; it is empty, or an iterator that has ended")
+            raise ValueError("the validation loader gave no batch: it is empty, or an iterator that has ended")
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise ValueError(
                 f"a validation batch must be (images, targets), got {type(batch).__name__} of {len(batch)}"

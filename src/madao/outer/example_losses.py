@@ -1,4 +1,4 @@
-"""The loss of each example, as a function of the parameters, for the outer step."""
+"""The losses of an outer step, example by example, as functions of the model's parameters."""
 
 import copy
 import dataclasses
@@ -17,25 +17,32 @@ from madao.policy.base_augmentation import normalise
 
 Loss = Callable[..., Tensor]
 Examples = Callable[[slice, tuple[Tensor, ...]], tuple[Tensor, Tensor]]
-"""`examples(part, inputs)`: what the model sees of a part of a batch, and its targets, from a problem's inputs."""
+"""`examples(part, inputs)` returns the model's input and the targets for a part of a batch."""
 
 
 def augmented_examples(place: int, targets: Tensor | None) -> Examples:
-    """The problem's input of this number, with these targets; with None those that are the next input."""
+    """Return examples from the inputs of a `Problem`.
+
+    Args:
+        place: The number of the input that holds the images.
+        targets: The targets; None if the next input holds them.
+    """
     return lambda part, inputs: (inputs[place][part], (inputs[place + 1] if targets is None else targets)[part])
 
 
 def validation_examples(images: Tensor, targets: Tensor, transform: Callable[[Tensor], Tensor]) -> Examples:
-    """These, whatever the problem's inputs are."""
+    """Return examples of validation images, which do not depend on the inputs of a `Problem`."""
     return lambda part, _: (transform(normalise(images[part])), targets[part])
 
 
 class ExampleLosses:
-    """`losses(params, (inputs, targets))`, `[B]`; equal to another of the same losses and model.
+    """The losses `[B]` of examples, as a `SplitLoss`: `losses(params, (inputs, targets))`.
+
+    Two instances with the same losses, model, mode and autocast are equal: traced code serves both.
 
     Args:
-        losses: Of outputs and targets.
-        model: In its mode.
+        losses: `losses(outputs, targets)`, one value an example.
+        model: The model, in its mode.
     """
 
     def __init__(self, losses: Loss, model: FunctionalModel) -> None:
@@ -43,16 +50,16 @@ class ExampleLosses:
         self.identity = (losses, id(model.model), model.mode, model.autocast)
 
     def __call__(self, params: dict[str, Tensor], examples: tuple[Tensor, Tensor]) -> Tensor:
-        """One value an example."""
+        """Return one loss for each example."""
         return self.of_outputs(self.outputs(params, examples), examples)
 
     def outputs(self, params: dict[str, Tensor], examples: tuple[Tensor, Tensor]) -> Tensor:
-        """The model's, in float32, as mixed-precision training has them for its loss."""
+        """Return the outputs of the model in float32, as mixed-precision training does before the loss."""
         outputs: Tensor = upcast(self.model(params, examples[0]))
         return outputs
 
     def of_outputs(self, outputs: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
-        """The loss of each."""
+        """Return the loss of each example from the outputs."""
         return self.losses(outputs, examples[1])
 
     def __eq__(self, other: object) -> bool:
@@ -64,14 +71,14 @@ class ExampleLosses:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Microbatches:
-    """How a loss is computed in an outer step: in microbatches, each a `Term`.
+    """A loss that is computed in microbatches, each of which is a `Term`.
 
     Attributes:
-        losses: Of outputs and targets, one an example.
-        model: What is trained.
-        microbatch: Most examples in one pass; None for any.
-        autocast: Half-precision dtype, if any.
-        seed: Which random numbers dropout sees.
+        losses: `losses(outputs, targets)`, one value an example.
+        model: The model that is trained.
+        microbatch: The largest number of examples in one pass; None for all.
+        autocast: The half-precision dtype of the forward pass, if any.
+        seed: The seed of dropout. Each microbatch has its own mask.
     """
 
     losses: Loss
@@ -81,20 +88,19 @@ class Microbatches:
     seed: int
 
     def terms(self, mode: Mode, examples: Examples, place: Shard, pathwise: Shard | None = None) -> list[Term]:
-        """The loss over the first examples, as many as there are at a place.
+        """Return the mean loss over the examples of a shard.
 
         Args:
-            mode: The model's.
-            examples: Where they are.
-            place: Theirs among those of all processes.
-            pathwise: That of the first of them, whose derivative by way of the inputs is taken; by default all.
+            mode: The mode of the model.
+            examples: Returns the examples of each microbatch.
+            place: The shard of this process.
+            pathwise: The shard of the first examples, whose derivative in the inputs is taken. By default all.
         """
         count, pathwise = len(place), pathwise or place
         smooth, size = len(pathwise), self.microbatch or max(count, 1)
         bounds = [*_starts(0, max(smooth, 1), size), *_starts(smooth, count, size), count]
         terms = []
         for start, stop in itertools.pairwise(bounds):
-            # Each microbatch has a dropout mask of its own.
             model = FunctionalModel(self.model, mode, self.seed + place.start + start, self.autocast)
             derivative = (stop - start) / max(pathwise.total, 1) if start < max(smooth, 1) else 0.0
             of = functools.partial(examples, slice(start, stop))
@@ -103,13 +109,13 @@ class Microbatches:
 
 
 def _starts(start: int, stop: int, size: int) -> range:
-    """Of parts no larger than a size: all of one size where as few can be, since each size is compiled for itself."""
+    """Return the starts of parts of at most `size`. They are equal where possible: each size is compiled separately."""
     parts = max(-(-(stop - start) // size), 1)
     return range(start, stop, size if (stop - start) % parts else max((stop - start) // parts, 1))
 
 
 def per_example(loss: Loss) -> Loss:
-    """The loss without its reduction."""
+    """Return the loss without its reduction."""
     if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
         unreduced = copy.deepcopy(loss)
         setattr(unreduced, "reduction", "none")  # noqa: B010 -- nn.Module types its attributes as tensors and modules

@@ -1,41 +1,73 @@
-"""Whether two ways to the same gradient agree, as far as rounding lets them."""
+"""Whether two ways to compute a gradient agree, up to rounding."""
 
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from madao.hypergrad import pytree
+from madao.device.precision import full_precision
+from madao.hypergrad import Traced, pytree
+from madao.hypergrad.autodiff.functional_model import unwrap
+from madao.hypergrad.autodiff.products import SecondOrder
 from madao.hypergrad.autodiff.traced import UntraceableError
 from madao.hypergrad.pytree import Vector
+from madao.outer.outer_gradient import OuterGradient
+from madao.outer.outer_step import OuterRequest
+
+_IMAGES = 16
+"""Images on which traced code is compared with the reference."""
 
 _TOLERANCE = 0.02
+"""The relative difference up to which two gradients agree."""
+
 _MOST = 0.1
+"""The relative difference above which they never agree. In between, rounding may explain the difference."""
+
 _FACTOR = 4.0
-"""How far the two may be apart, relative: so much at once; at most so much where rounding explains it, that is, where
-they are no further apart than so many times what a change of the weights' last digits makes."""
+"""Rounding explains this many times the change that the last digits of the weights cause."""
 
 
-def check_traced(found: Vector, reference: Callable[[], Vector], model: nn.Module) -> None:
-    """Raise unless traced code has the reference's gradient; arguments as of `disagreement`."""
-    off = disagreement(found, reference, model)
-    if off is not None:
+def check_traced(reference: OuterGradient, request: OuterRequest, tensors: tuple[Tensor, ...]) -> None:
+    """Raise unless traced code has the gradient of the reference, on a few images of which some are only scored.
+
+    Args:
+        reference: The hypergradient without tracing.
+        request: The request of the outer step.
+        tensors: Its tensors.
+
+    Raises:
+        UntraceableError: The gradients differ.
+    """
+    policy, model = reference.builder.policy, unwrap(reference.builder.model)
+    few = tuple(tensor[:_IMAGES].clone() for tensor in tensors)
+    small, state = reference.for_comparison(len(few[0])), policy.get_extra_state()
+
+    def gradient(hvp: SecondOrder | None) -> Vector:
+        policy.set_extra_state(state)
+        return small.with_hvp(hvp)(request, few).grads
+
+    try:
+        with full_precision():
+            difference = disagreement(gradient(Traced()), lambda: gradient(reference.hvp), model)
+    finally:
+        policy.set_extra_state(state)
+    if difference is not None:
         raise UntraceableError(
-            f"traced, the model has another gradient (off by {off:.1%}): it stops gradients, or has a backward pass of "
-            "its own"
+            f"traced, the model has another gradient (off by {difference:.1%}): it stops gradients, or has a backward "
+            "pass of its own"
         )
 
 
 def disagreement(found: Vector, reference: Callable[[], Vector], model: nn.Module) -> float | None:
-    """How far a gradient is off the reference, relative, or None where it is no further than rounding takes it.
+    """Return the relative difference between a gradient and the reference, or None if rounding explains it.
 
-    Second derivatives of a deep network with BatchNorm in training mode are that sensitive: an untrained ResNet-50 of
-    torchvision's, in float32, has them to two or three per cent.
+    Second derivatives of a deep network with BatchNorm in training mode are sensitive to rounding: an untrained
+    ResNet-50 of torchvision has them to two or three per cent in float32.
 
     Args:
         found: The gradient.
-        reference: What it should be, at the weights as they are.
-        model: Whose weights these are; they are changed for a moment where that is needed.
+        reference: Computes the gradient as it should be, at the current weights.
+        model: The model with these weights. They are changed for a moment if the difference is large.
     """
     expected = reference()
     difference = _relative(found, expected)
@@ -47,7 +79,7 @@ def disagreement(found: Vector, reference: Callable[[], Vector], model: nn.Modul
 
 
 def _nearby(reference: Callable[[], Vector], model: nn.Module) -> Vector:
-    """The reference where every second weight, more or less, is larger by the least there is."""
+    """Return the reference at weights half of which, by coins, are larger by their last digit."""
     weights = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
     kept = [weight.detach().clone() for weight in weights]
     generator = torch.Generator().manual_seed(0)

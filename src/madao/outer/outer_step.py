@@ -1,23 +1,23 @@
-"""What is asked of an outer step, and what it did."""
+"""The request for an outer step, and its result."""
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
 from madao.distributed.group import Shard
 from madao.hypergrad import Stats
-from madao.outer.gradient_history import Recent
 
 
 @dataclasses.dataclass(frozen=True)
 class OuterStep:
-    """What one outer step did.
+    """The result of an outer step.
 
     Attributes:
         stats: The health of the hypergradient.
-        applied: Whether the policy was updated. It is not where the hypergradient diverges or is not finite.
-        signal: Of each kind of parameter, the squared signal-to-noise ratio of a step, as far as recent steps tell
+        applied: Whether the policy was updated. It is not if the hypergradient diverges or is not finite.
+        signal: For each kind of parameter, the squared signal-to-noise ratio of a step, estimated from recent steps
             (`RunningSignal`). Empty at first.
     """
 
@@ -28,37 +28,37 @@ class OuterStep:
 
 @dataclasses.dataclass(frozen=True)
 class OuterShards:
-    """Where the images of a process stand among those of all of them.
+    """The images of this process among those of all processes.
 
     Attributes:
-        train: The training images, each as often as it is drawn for.
-        curved: Of these, those whose curvature or gradient is taken.
-        pathwise: Of these, those through which the magnitudes' derivative goes.
+        train: The training images, each repeated for each of its draws.
+        curvature: The first of these, from which curvature is taken, or a gradient.
+        pathwise: The first of these, whose derivative in the magnitudes is taken.
         validation: The validation images.
     """
 
     train: Shard
-    curved: Shard
+    curvature: Shard
     pathwise: Shard
     validation: Shard
 
 
 @dataclasses.dataclass(frozen=True)
 class OuterRequest:
-    """What is asked of an outer step beside the values of its tensors.
+    """The part of an outer step that is not a tensor. Equal requests are computed by the same operations.
 
     Attributes:
-        transform: What stands between policy and model, for training images.
-        rest: How many tensors of the training batch, after images and targets, are for it.
+        transform: The function between policy and model for training images; None for that of the `PolicyOptimizer`.
+        rest: How many tensors of the training batch, after images and targets, `transform` takes.
         check: Whether the residual is measured.
-        recent: What `Deflated` remembers; what is recorded reads it there at every replay.
-        places: Of the images among those of all processes. By default there is one process.
-        products: Up to which power of the Hessian a Neumann series is summed; None where it is not summed by powers.
+        state: The state of the solver. A CUDA graph reads its tensors at every replay.
+        shards: The images of this process among those of all processes; None if there is one process.
+        seed: The seed of dropout.
     """
 
-    transform: Callable[..., Tensor] | None
-    rest: int
-    check: bool
-    recent: Recent | None = None
-    places: OuterShards | None = None
-    products: int | None = None
+    transform: Callable[..., Tensor] | None = None
+    rest: int = 0
+    check: bool = False
+    state: Any = None
+    shards: OuterShards | None = None
+    seed: int = dataclasses.field(default=0, compare=False)

@@ -1,4 +1,4 @@
-"""How a policy steps: Adam without momentum, with a pull back to where the policy started."""
+"""The optimizer of a policy's parameters: Adam without momentum, with decay towards the initial policy."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -9,20 +9,25 @@ from torch import nn
 
 
 class PolicyAdam(torch.optim.Adam):
-    """φ ← φ − η (ĝ + λ (φ − φ₀)), ĝ being the gradient over its running root mean square, φ₀ where φ started.
+    """Adam without momentum, with decay towards the initial parameters: φ ← φ − η (ĝ + λ (φ − φ₀)).
 
-    Where ĝ has the mean m and nothing else changes, φ ends about φ₀ − m / λ. m is between −1 and 1: the signal of one
-    step over its root mean square. So a parameter moves as far as there is evidence, by 1 / λ where that is perfect,
-    and where there is none it walks about φ₀ with a deviation of √(η / 2λ), however long. Without the pull every
-    preference, however slight, ends in a policy of few operations, since what a gradient can see of selection is linear
-    in it; the worth of variety it cannot see.
+    ĝ is the gradient divided by its running root mean square, and φ₀ is the initial φ. If ĝ has the mean m and nothing
+    else changes, φ converges to about φ₀ − m / λ. m is between −1 and 1: the signal of one step over its root mean
+    square. So a parameter moves in proportion to the evidence, by 1 / λ if that is perfect. Without evidence it
+    fluctuates around φ₀ with a deviation of √(η / 2λ), however long training lasts.
 
-    The first steps are no longer than the others, which is what RMSprop lacks.
+    Without decay, every slight preference ends in a policy of few operations. The gradient is linear in the selection
+    probabilities, so it cannot see the value of variety. Unlike those of RMSprop, the first steps are no longer than
+    the others.
 
     Args:
-        parameters: Of the policy.
+        parameters: The parameters of the policy.
         lr: η.
-        pull: λ, 0 for none.
+        pull: λ, the decay; 0 for none.
+
+    Example:
+        >>> policy = madao.Policy()
+        >>> optimizer = PolicyAdam(policy.parameters(), lr=0.03, pull=0.5)
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float = 0.03, pull: float = 0.0) -> None:
@@ -34,16 +39,16 @@ class PolicyAdam(torch.optim.Adam):
             group["pull"] = pull
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Parameters that are pulled back to where they are now."""
+        """Add parameters, whose present values become φ₀."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         group.setdefault("pull", self.defaults.get("pull", 0.0))
-        # In the group, so that it is copied and saved with it.
+        # In the group, so that copies and checkpoints include it.
         group["start"] = [parameter.detach().clone() for parameter in group["params"]]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Pull and step; parameters without a gradient stay where they are."""
+        """Perform a step. Parameters without a gradient do not change."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -57,7 +62,7 @@ class PolicyAdam(torch.optim.Adam):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a saved state; one of plain Adam knows no start, which is then where the policy was made."""
+        """Restore a saved state. One of plain Adam has no φ₀, so this optimizer keeps its own."""
         own = [{name: group[name] for name in ("pull", "start")} for group in self.param_groups]
         super().load_state_dict(state_dict)
         for group, before in zip(self.param_groups, own, strict=True):

@@ -1,8 +1,6 @@
-"""The outer step: a policy learns from the validation loss, within anybody's training loop."""
+"""The optimizer of a policy, for any training loop."""
 
-import copy
 import dataclasses
-import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -11,91 +9,82 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from madao.device.precision import full_precision
 from madao.distributed.group import ProcessGroup
-from madao.distributed.sampling import sample_shard
 from madao.hypergrad import (
     Deflated,
+    Estimator,
     FunctionalModel,
-    GaussNewton,
-    Identity,
     Influence,
-    Neumann,
-    Problem,
     Relaxed,
+    RunningSignal,
+    Solver,
     Stats,
     Traced,
 )
-from madao.hypergrad.autodiff.functional_model import Mode, unwrap
-from madao.hypergrad.autodiff.products import SecondOrder
-from madao.hypergrad.estimators.estimators import Estimator
-from madao.hypergrad.hypergradient import PendingHypergradient, Solver, pending_hypergradient
+from madao.hypergrad.autodiff.functional_model import unwrap
+from madao.hypergrad.hypergradient import PendingHypergradient
 from madao.hypergrad.pytree import Vector
-from madao.hypergrad.snr import RunningSignal
-from madao.hypergrad.solvers.unrolled import Unrolled
-from madao.outer.cuda_graph import CudaGraphRunner, GraphPool
+from madao.outer.compute_options import ComputeOptions, check_counts
+from madao.outer.cuda_graph import GraphPool
 from madao.outer.cycle import Batch, ValidationBatches
-from madao.outer.example_losses import Loss, Microbatches, augmented_examples, per_example, validation_examples
-from madao.outer.gradient_check import check_traced
-from madao.outer.gradient_history import Recent
-from madao.outer.outer_step import OuterRequest, OuterShards, OuterStep
-from madao.policy import Draw, Policy
-from madao.policy.base_augmentation import normalise
-
-_OF_OTHER_DRAWS = (Deflated, GaussNewton)
-"""Solvers whose curvature is of other draws than those that are scored. They have no residual to check."""
-
-_CHECKED = 16  # images on which traced code is compared with the reference
+from madao.outer.example_losses import Loss, per_example
+from madao.outer.outer_gradient import OuterGradient
+from madao.outer.outer_step import OuterRequest, OuterStep
+from madao.outer.problem_builder import ProblemBuilder, SoftTargets
+from madao.outer.recorded_gradient import recorded_gradient
+from madao.policy import Policy
 
 _LOGGER = logging.getLogger("madao")
 
-Along = Callable[[Policy, Tensor, Sequence[Draw] | None], Tensor]
+_SEEDS_APART = 1_000_003
+"""The difference between the dropout seeds of two calls: a prime, so that microbatches do not repeat them."""
 
 
 class PolicyOptimizer:
-    """Learns a policy while a model trains: call `step` after each step of the model's own optimizer.
+    """An optimizer that learns a policy while a model trains. Call `step` after each step of the model's optimizer.
 
-    On every `every`-th call it draws from the policy for the training batch, estimates the gradient of the validation
-    loss through the trained weights, and updates the policy. Neither the model nor its gradients, modes, statistics or
-    random state are touched.
+    At every `every`-th call it draws from the policy for the training batch, estimates the gradient of the validation
+    loss through the trained weights, and updates the policy. The model does not change: neither its weights, gradients,
+    modes and running statistics nor the random state of torch.
 
     Args:
-        policy: What learns.
-        model: What is trained; compiled and data-parallel models are looked inside of.
-        loss: `loss(outputs, targets)`: a function that takes `reduction="none"`, as those of `torch.nn.functional` do,
-            or a module with a `reduction`. Its mean over examples counts, also where class weights or `ignore_index`
-            make the training loss another average.
-        every: Inner steps between two outer steps, s of the paper.
-        warmup: Calls at the start during which the policy stays as it is.
-        optimizer: Of the policy's parameters. By default RMSprop with learning rate 1e-2, the paper's.
-        solver: How the inverse Hessian is approximated. By default `Deflated()`, which needs no products, and goes on
-            from outer step to outer step; `Neumann(steps=5, scale=1e-3)` is the paper's.
-        estimator: How that becomes a gradient of the policy: `Influence(…)`, by default with the baseline
-            `LeaveOneOut()`; or `Relaxed()`, the paper's.
-        hvp: How second derivatives are taken. By default `ForwardOverReverse()`.
-        transform: What stands between policy and model, for each image by itself, those of validation too: normalising.
-        inner_mode: The model's mode in the training loss. In `"eval"` an image's influence is its own; `"train"`, that
-            of the inner steps, is the authors' choice.
-        outer_mode: The model's mode in the validation loss. `"eval"` is the authors' choice.
-        weight_decay: That of the model's optimizer, where it is to count as part of the training loss.
-        clip: Longest gradient of the policy that is used as it is; a longer one is shortened.
-        microbatch: Most examples in one pass, to save memory. Changes results where examples of a batch depend on each
-            other, as under BatchNorm in training mode.
-        curvature_batch: How many examples of the training batch curvature is taken over. By default all.
-        pathwise_batch: With `Influence`: how many of them the magnitudes' derivative is taken over; the others are only
-            scored, which takes less time and memory. By default all.
-        draws: How many times the policy draws for each training image, for the baseline `SameExample`.
-        autocast: Half-precision dtype of the forward passes, if any.
-        check_every: The residual of the linear system is measured in one of so many outer steps, and with it which
-            powers of the Hessian `Neumann(tolerance=…)` can do without until the next; 0 for never.
-        seed: Which random numbers dropout sees.
-        views: How many times the policy draws for an image. What is drawn first makes the model's input.
-        along: `along(policy, targets, draws)`, where targets depend on the draws, one for each view, as masks do:
-            those of the augmented images, floating point, with a gradient to the policy where they have one; of the
-            images as they are where `draws` is None. Validation targets are given to the loss as they come.
+        policy: The policy that learns.
+        model: The model that is trained. Compiled and data-parallel models are unwrapped.
+        loss: `loss(outputs, targets)`: a function with a parameter `reduction`, such as those of
+            `torch.nn.functional`; a module with an attribute `reduction`; or a function that returns one value an
+            example. Its mean over examples counts, even if class weights or `ignore_index` make the training loss
+            another average.
+        every: Inner steps from one outer step to the next, s of the paper.
+        warmup: Calls at the start during which the policy does not change.
+        optimizer: The optimizer of the policy's parameters. By default RMSprop with learning rate 1e-2, as in the
+            paper.
+        transform: The function between policy and model, applied to training and validation images: normalising. It
+            must treat each image independently.
+        solver: The approximation of the inverse Hessian. By default `Deflated()`, which needs no products with the
+            Hessian and remembers training gradients; `Neumann(steps=5, scale=1e-3)` is the paper's.
+        estimator: The estimator of the gradient in the policy's parameters. By default `Influence(LeaveOneOut())`;
+            `Relaxed()` is the paper's, and the only one for `Unrolled`.
+        weight_decay: The weight decay of the model's optimizer, if it shall count as part of the training loss.
+        clip: The largest norm of the policy's gradient; a longer one is scaled down.
+        seed: The seed of dropout in outer steps.
+        views: Draws of the policy for each image. The model sees the image under the first draw.
+        soft_targets: `soft_targets(policy, targets, draws)`, for targets that depend on the draws, such as masks. It
+            returns floating-point targets, with a gradient to the policy if they have one. `draws` has one `Draw` for
+            each view, or is None for images that are not augmented. Validation targets go to the loss unchanged.
+        compute: How outer steps are computed: microbatches, mixed precision, draws for each image and more.
 
     Attributes:
-        sign: What the gradient of an update is multiplied by, by the update's number; −1 climbs, for controls.
+        calls: Inner steps so far.
+        updates: Outer steps that updated the policy.
+        skipped: Outer steps whose gradient was unusable.
+        sign: Maps the number of an update to the factor of its gradient; −1 climbs, for controls.
+
+    Example:
+        >>> policy, model = madao.Policy(), nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
+        >>> outer = madao.PolicyOptimizer(policy, model, loss=F.cross_entropy, every=1)
+        >>> batch = torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 0, 1])
+        >>> outer.step(batch, validation=[batch]).applied
+        True
     """
 
     def __init__(
@@ -103,70 +92,74 @@ class PolicyOptimizer:
         policy: Policy,
         model: nn.Module,
         loss: Loss = F.cross_entropy,
+        *,
         every: int = 30,
         warmup: int = 0,
         optimizer: torch.optim.Optimizer | None = None,
+        transform: Callable[[Tensor], Tensor] | None = None,
         solver: Solver | None = None,
         estimator: Estimator | None = None,
-        hvp: SecondOrder | None = None,
-        transform: Callable[[Tensor], Tensor] | None = None,
-        inner_mode: Mode = "eval",
-        outer_mode: Mode = "eval",
         weight_decay: float = 0.0,
         clip: float | None = None,
-        microbatch: int | None = None,
-        curvature_batch: int | None = None,
-        pathwise_batch: int | None = None,
-        draws: int = 1,
-        autocast: torch.dtype | None = None,
-        check_every: int = 10,
         seed: int = 0,
         views: int = 1,
-        soft_targets: Along | None = None,
+        soft_targets: SoftTargets | None = None,
+        compute: ComputeOptions | None = None,
     ) -> None:
-        sizes = {"microbatch": microbatch, "curvature_batch": curvature_batch, "pathwise_batch": pathwise_batch}
-        counts = {"every": every, "warmup": warmup, "check_every": check_every, "draws": draws, "views": views}
-        for name, value in (counts | {name: size for name, size in sizes.items() if size is not None}).items():
-            least = 0 if name in ("warmup", "check_every") else 1
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        check_counts(every=every, views=views)
+        check_counts(0, warmup=warmup)
         if clip is not None and not clip > 0:
             raise ValueError(f"clip must be above 0, got {clip!r}")
         self.policy, self.model, self.every, self.warmup = policy, model, every, warmup
         self.optimizer = torch.optim.RMSprop(policy.parameters(), lr=1e-2) if optimizer is None else optimizer
         self.solver = Deflated() if solver is None else solver
         if estimator is None:
-            estimator = Relaxed() if isinstance(self.solver, Unrolled) else Influence()
-        self.estimator = estimator
-        if isinstance(hvp, Traced):
+            estimator = Relaxed() if self.solver.differentiates_path else Influence()
+        compute = ComputeOptions() if compute is None else compute
+        self.compute = compute if estimator.scores_draws else dataclasses.replace(compute, pathwise_batch=None)
+        if isinstance(self.compute.hvp, Traced):
             raise ValueError("Traced() is compared with what hvp says; leave hvp alone and call record(print)")
-        self.hvp, self.transform, self.weight_decay, self.clip = hvp, transform, weight_decay, clip
-        self.inner_mode, self.outer_mode, self.autocast, self.seed = inner_mode, outer_mode, autocast, seed
-        self.microbatch, self.curvature_batch, self.check_every = microbatch, curvature_batch, check_every
-        self.draws, self.pathwise_batch = draws, pathwise_batch if isinstance(estimator, Influence) else None
-        self._params = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+        learned = {name: parameter for name, parameter in policy.named_parameters() if parameter.requires_grad}
         held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
-        if not self._params or not held & {id(p) for p in self._params}:
+        if not held & {id(parameter) for parameter in learned.values()}:
             raise ValueError(
                 "the optimizer holds no parameter of the policy that learns; build it on policy.parameters()"
             )
-        self._names = [name for name, parameter in policy.named_parameters() if parameter.requires_grad]
-        self._signal = RunningSignal()
-        self._losses = per_example(loss)
-        self.views, self.soft_targets = views, soft_targets
+        self.clip, self.seed, self.ranks = clip, seed, ProcessGroup.current()
         self.calls = self.updates = self.skipped = 0
         self.sign: Callable[[int], float] = lambda _: 1.0
-        self._validation = ValidationBatches()
-        self._recent: Recent | None = None
-        self.ranks = ProcessGroup.current()
-        self._products: int | None = None
-        self._estimate: Callable[[OuterRequest, tuple[Tensor, ...]], PendingHypergradient] = functools.partial(
-            self._estimated, self.hvp
+        self.builder = ProblemBuilder(
+            policy=policy,
+            hyper=tuple(learned.values()),
+            model=model,
+            losses=per_example(loss),
+            solver=self.solver,
+            estimator=estimator,
+            transform=transform,
+            weight_decay=weight_decay,
+            views=views,
+            soft_targets=soft_targets,
+            compute=self.compute,
+            ranks=self.ranks,
         )
+        self.reference = OuterGradient(self.builder, self.compute.hvp)
+        self._estimate: Callable[[OuterRequest, tuple[Tensor, ...]], PendingHypergradient] = self.reference
+        self._learned = learned
+        self._signal, self._validation = RunningSignal(), ValidationBatches()
+        self._solver_state: Any = None
 
     def due(self) -> bool:
-        """Whether the next call of `step` is an outer step."""
+        """Return whether the next call of `step` or `tick` leads to an outer step."""
         return self.calls >= self.warmup and (self.calls + 1) % self.every == 0
+
+    def tick(self) -> bool:
+        """Count an inner step, and return whether it is time for an outer step: for a call of `update`.
+
+        Loops that prepare images for outer steps call `tick` and `update` in place of `step`.
+        """
+        due = self.due()
+        self.calls += 1
+        return due
 
     def step(
         self,
@@ -174,32 +167,37 @@ class PolicyOptimizer:
         validation: Batch | Iterable[Batch],
         train_transform: Callable[..., Tensor] | None = None,
     ) -> OuterStep | None:
-        """Count an inner step; on every s-th, update the policy.
+        """Count an inner step, and update the policy if it is time to.
 
         Args:
-            train_batch: Images in [0, 1] or uint8, not augmented by the policy, targets (classes by number where the
-                policy has classes), and what else of this batch `train_transform` wants.
-            validation: A batch of the same kind, or a loader of them, which is begun anew whenever it ends.
-            train_transform: What stands between policy and model for training images, where that is more than
-                `transform`: called as `train_transform(images, *rest)` with the rest of `train_batch`, the places of
-                its Cutout, say.
+            train_batch: Images in [0, 1] or uint8, before the policy; targets, which are class numbers if the policy
+                has classes; and the other tensors that `train_transform` takes.
+            validation: A batch of images and targets, or a loader of batches, which restarts when it ends.
+            train_transform: The function between policy and model for training images, if it does more than
+                `transform`. It is called as `train_transform(images, *others)` with the other tensors of `train_batch`,
+                such as the places of Cutout.
 
         Returns:
-            What was done, or None where this was not the time for an outer step.
+            The outer step, or None if it was not time for one.
         """
-        due = self.due()
-        self.calls += 1
-        if not due:
-            return None
+        return self.update(train_batch, validation, train_transform) if self.tick() else None
+
+    def update(
+        self,
+        train_batch: tuple[Tensor, ...],
+        validation: Batch | Iterable[Batch],
+        train_transform: Callable[..., Tensor] | None = None,
+    ) -> OuterStep:
+        """Perform an outer step now; arguments as of `step`. The policy does not change if its gradient is unusable."""
         gradients, stats = self.gradient(train_batch, validation, train_transform)
         if not stats.usable:
             self.skipped += 1
-            log = _LOGGER.warning if self.ranks.first else _LOGGER.debug
+            log = _LOGGER.warning if self.ranks.is_first else _LOGGER.debug
             log("outer step at call %d skipped (%d so far): %s", self.calls, self.skipped, stats.status.value)
             return OuterStep(stats, applied=False)
         self._signal.update(gradients)
-        self._update(gradients, stats.grad_norm)
-        kinds = (name.removesuffix("_logits") for name in self._names)
+        self._apply(gradients, stats.grad_norm)
+        kinds = (name.removesuffix("_logits") for name in self._learned)
         return OuterStep(stats, applied=True, signal=dict(zip(kinds, self._signal.ratios() or (), strict=False)))
 
     def gradient(
@@ -208,196 +206,76 @@ class PolicyOptimizer:
         validation: Batch | Iterable[Batch],
         train_transform: Callable[..., Tensor] | None = None,
     ) -> tuple[Vector, Stats]:
-        """The gradient of the policy's parameters that learn, and its health; arguments as of `step`.
+        """Return the gradient in the learned parameters of the policy, and its health; arguments as of `step`.
 
-        The policy stays as it is. The tensors are overwritten by the next call.
+        The policy does not change. The next call overwrites the tensors.
         """
-        solver, often = self.solver, 0 if isinstance(self.solver, _OF_OTHER_DRAWS) else self.check_every
-        check = often > 0 and (self.updates + self.skipped) % often == 0
-        self._recent = Recent.of(solver, self.model, self._recent) if isinstance(solver, Deflated) else None
-        device = next(unwrap(self.model).parameters()).device
-        series = solver if check and isinstance(solver, Neumann) and solver.shortens else None
-        products = self._products if series is None else series.steps
-        tensors = tuple(tensor.to(device) for tensor in (*train_batch, *self._validation.next(validation)))
-        places = self._places(len(tensors[0]) * self.draws, len(tensors[-1])) if self.ranks.world > 1 else None
-        found = self._estimate(
-            OuterRequest(train_transform, len(train_batch) - 2, check, self._recent, places, products), tensors
-        )
+        every = self.compute.check_every if self.solver.checkable else 0
+        check = every > 0 and (self.updates + self.skipped) % every == 0
+        state = self.solver.prepare(self._solver_state, FunctionalModel(self.model).params, check)
+        tensors = tuple(tensor.to(self._device) for tensor in (*train_batch, *self._validation.next(validation)))
+        shards = None
+        if self.ranks.world > 1:
+            shards = self.builder.shards(len(tensors[0]) * self.compute.draws, len(tensors[-1]))
+        seed = self.seed + _SEEDS_APART * self.calls
+        request = OuterRequest(train_transform, len(train_batch) - 2, check, state, shards, seed)
+        found = self._estimate(request, tensors)
         stats = found.read()
-        if series is not None:
-            self._products = series.needed(stats.term_norms)
-        if self._recent is not None and found.newest is not None and stats.usable:
-            self._recent.add(found.newest)
+        self._solver_state = self.solver.update(state, found.carry, stats)
         return found.grads, stats
 
-    def _places(self, train: int, validation: int) -> OuterShards:
-        """Of so many rows and images among those of all processes; of a part each of them takes its share."""
-        parts = (self.curvature_batch, self.pathwise_batch)
-        shares = [train if part is None else min(max(part // self.ranks.world, 1), train) for part in parts]
-        device = next(unwrap(self.model).parameters()).device
-        return OuterShards(*self.ranks.places([train, *shares, validation], device))
+    def record(
+        self,
+        say: Callable[[str], None],
+        compile: bool = False,
+        memory: GraphPool | None = None,
+        compare: bool = True,
+    ) -> None:
+        """Run outer steps on a GPU as CUDA graphs of traced code.
 
-    def record(self, say: Callable[[str], None], compile: bool = False, memory: GraphPool | None = None) -> None:
-        """Let outer steps on a GPU be CUDA graphs of traced code.
-
-        For transforms that draw no random numbers and are the same functions at every call. The traced gradient is
-        compared with the reference once, on a few images. What differs there, or cannot be recorded, runs as it did;
-        so do steps of several processes, and microbatches of a solver that takes products with a Hessian: a graph would
-        hold what each of them keeps for the next product, all at once.
+        Transforms must draw no random numbers and must be the same functions at every call. The traced gradient is
+        compared with the reference once, on a few images. If they differ, or if recording fails, steps run without a
+        graph. So do steps of several processes, and microbatches with a solver that multiplies by the Hessian.
 
         Args:
-            say: Where it says that it could not be recorded.
+            say: Called with one line if recording fails.
             compile: Whether the traced code is compiled.
-            memory: What the graphs share with others.
+            memory: The memory that the graphs share with others.
+            compare: Whether the traced gradient is compared with the reference. Only measurements go without.
         """
-        if self.ranks.world > 1 or (self.microbatch is not None and not isinstance(self.solver, (Deflated, Identity))):
-            return
-        traced, checked = Traced(compile), False
-
-        def estimated(asked: OuterRequest, tensors: tuple[Tensor, ...]) -> PendingHypergradient:
-            nonlocal checked
-            if not checked:
-                self._check_traced(asked, tensors)
-                checked = True
-            return self._estimated(traced, asked, tensors)
-
-        reference = functools.partial(self._estimated, self.hvp)
-        self._estimate = CudaGraphRunner(estimated, "outer steps", [self.policy], say, memory, reference, before=1)
-
-    def _check_traced(self, asked: "OuterRequest", tensors: tuple[Tensor, ...]) -> None:
-        """Raise unless traced code has the reference's gradient on a few images, some of them only scored."""
-        few = tuple(tensor[:_CHECKED].clone() for tensor in tensors)
-        state, small = self.policy.get_extra_state(), copy.copy(self)
-        small.autocast = None
-        if self.pathwise_batch is not None:
-            small.pathwise_batch = min(self.pathwise_batch, max(len(few[0]) // 2, 1))
-        if isinstance(self.solver, GaussNewton):
-            small.solver = dataclasses.replace(self.solver, steps=2)  # of few images more steps lead anywhere
-
-        def gradient(hvp: SecondOrder | None) -> Vector:
-            self.policy.set_extra_state(state)
-            return small._estimated(hvp, asked, few).grads
-
-        try:
-            with full_precision():
-                check_traced(gradient(Traced()), lambda: gradient(self.hvp), unwrap(self.model))
-        finally:
-            self.policy.set_extra_state(state)
-
-    def _update(self, gradients: Sequence[Tensor], norm: float) -> None:
-        scale = self.clip / norm if self.clip is not None and norm > self.clip else 1.0
-        scale *= self.sign(self.updates)
-        found = {name: gradient.mul(scale) for name, gradient in zip(self._names, gradients, strict=True)}
-        for parameter, gradient in zip(self._params, self.policy.with_prior(found).values(), strict=True):
-            parameter.grad = gradient.to(parameter.dtype)
-        self.optimizer.step()
-        for parameter in self._params:
-            parameter.grad = None
-        self.updates += 1
+        recorded = recorded_gradient(self.reference, say, compile, memory, compare)
+        if recorded is not None:
+            self._estimate = recorded
 
     def state_dict(self) -> dict[str, Any]:
-        """Counters, the optimizer's state and the solver's; the policy's own state is the policy's to save."""
+        """Return the counters and the states of optimizer and solver. The policy saves its own state."""
         counters = {name: getattr(self, name) for name in ("calls", "updates", "skipped")}
         state = {"optimizer": self.optimizer.state_dict(), "signal": self._signal.state_dict()}
-        recent = None if self._recent is None else self._recent.state_dict()
-        return {**counters, **state, "recent": recent, "products": self._products}
+        # Every file has these two names, whichever solver wrote it.
+        remembered = {"recent": None, "products": None} | self.solver.state_dict(self._solver_state)
+        return {**counters, **state, **remembered}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Restore a state that `state_dict` returned."""
         for name in ("calls", "updates", "skipped"):
             setattr(self, name, int(state[name]))
         self.optimizer.load_state_dict(state["optimizer"])
-        device = next(unwrap(self.model).parameters()).device
         if "signal" in state:
-            self._signal.load_state_dict(state["signal"], device)
-        self._products, recent = state.get("products"), state.get("recent")
-        self._recent = None if recent is None else Recent.restored(recent, device)
+            self._signal.load_state_dict(state["signal"], self._device)
+        self._solver_state = self.solver.load_state(state, self._device)
 
-    def _estimated(
-        self, hvp: SecondOrder | None, asked: "OuterRequest", tensors: tuple[Tensor, ...]
-    ) -> PendingHypergradient:
-        """The hypergradient. Depends on nothing that changes but its arguments, the model and the policy."""
-        images, targets, *rest = tensors[: 2 + asked.rest]
-        outer_images, outer_targets = tensors[2 + asked.rest :]
-        if self.draws > 1:
-            images, *rest = (tensor.repeat_interleave(self.draws, 0) for tensor in (images, *rest))
-            if self.soft_targets is not None:
-                targets = targets.repeat_interleave(self.draws, 0)
-        transform = self.transform or (lambda images: images)
-        if asked.transform is None:
-            inner_transform = transform
-        else:
-            own = asked.transform
+    @property
+    def _device(self) -> torch.device:
+        return next(unwrap(self.model).parameters()).device
 
-            def inner_transform(augmented: Tensor) -> Tensor:
-                return own(augmented, *(tensor[: len(augmented)] for tensor in rest))
-
-        floats, labels = normalise(images), targets
-        if self.draws > 1 and self.soft_targets is None:
-            labels = targets.repeat_interleave(self.draws, 0)
-        places = asked.places or self._places(len(images), len(outer_images))
-        place, curved, smooth = places.train, places.curved, slice(len(places.pathwise))
-        with torch.enable_grad():
-            draws = [sample_shard(self.policy, floats, labels, place, relaxed=True) for _ in range(self.views)]
-            if isinstance(self.estimator, Influence):
-                draws = [draw.pathwise() for draw in draws]
-            augmented, *moved = self._augmented(floats[smooth], targets[smooth], [draw[smooth] for draw in draws])
-            if len(augmented) < len(floats):
-                with torch.no_grad():
-                    scored = slice(len(augmented), None)
-                    hard = [draw[scored].detach() for draw in draws]
-                    others = self._augmented(floats[scored], targets[scored], hard)
-                augmented, *moved = (torch.cat(pair) for pair in zip((augmented, *moved), others, strict=True))
-            inputs: tuple[Tensor, ...] = (inner_transform(augmented), *moved)
-            seen = self.policy.condition(floats, labels)
-            log_prob = functools.reduce(torch.add, [self.policy.effect_log_prob(draw, seen) for draw in draws])
-        params = FunctionalModel(self.model).params
-        plain: tuple[Tensor, ...] | None = None
-        if getattr(self.estimator, "may_use_plain", True):  # as one of your own may
-            with torch.no_grad():
-                unmoved = [] if self.soft_targets is None else [self.soft_targets(self.policy, targets, None)]
-                plain = (inner_transform(floats), *unmoved)
-        passes = self._passes()
-        fixed = labels if self.soft_targets is None else None
-        inner, curvature = augmented_examples(0, fixed), None
-        if isinstance(self.solver, _OF_OTHER_DRAWS):
-            # By another draw: q must know nothing of the draw whose influence is measured along it.
-            few = floats[: len(curved)]
-            other = [sample_shard(self.policy, few, labels[: len(few)], curved) for _ in range(self.views)]
-            again, *again_moved = self._augmented(few, targets[: len(few)], other)
-            added, behind = (inner_transform(again), *again_moved), augmented_examples(len(inputs), fixed)
-            inputs, plain = (*inputs, *added), None if plain is None else (*plain, *added)
-            curvature = passes.terms(self.inner_mode, behind, curved)
-        elif self.curvature_batch is not None:
-            curvature = passes.terms(self.inner_mode, inner, curved)
-        outer = validation_examples(outer_images, outer_targets, transform)
-        problem = Problem(
-            params=params,
-            hyper=tuple(self._params),
-            inputs=inputs,
-            inner=passes.terms(self.inner_mode, inner, place, places.pathwise),
-            outer=passes.terms(self.outer_mode, outer, places.validation),
-            curvature=curvature,
-            weight_decay=self.weight_decay,
-            log_prob=log_prob,
-            classes=labels if self.soft_targets is None else None,
-            draws=self.draws,
-            plain=plain,
-            ranks=self.ranks,
-        )
-        solver, recent = self.solver, None if asked.recent is None else asked.recent.rows
-        if asked.products is not None:
-            assert isinstance(solver, Neumann)
-            solver = solver.powers(asked.products)
-        return pending_hypergradient(problem, solver, hvp, self.estimator, check=asked.check, recent=recent, keep=False)
-
-    def _passes(self) -> Microbatches:
-        seed = self.seed + 1_000_003 * self.calls
-        return Microbatches(self._losses, self.model, self.microbatch, self.autocast, seed)
-
-    def _augmented(self, images: Tensor, targets: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, ...]:
-        """The images, and behind them the targets where these depend on the draws."""
-        augmented = self.policy.augment(images, draws[0])
-        return (
-            (augmented,) if self.soft_targets is None else (augmented, self.soft_targets(self.policy, targets, draws))
-        )
+    def _apply(self, gradients: Sequence[Tensor], norm: float) -> None:
+        scale = self.clip / norm if self.clip is not None and norm > self.clip else 1.0
+        scale *= self.sign(self.updates)
+        found = {name: gradient.mul(scale) for name, gradient in zip(self._learned, gradients, strict=True)}
+        parameters = self._learned.values()
+        for parameter, gradient in zip(parameters, self.policy.with_prior(found).values(), strict=True):
+            parameter.grad = gradient.to(parameter.dtype)
+        self.optimizer.step()
+        for parameter in parameters:
+            parameter.grad = None
+        self.updates += 1

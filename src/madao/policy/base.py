@@ -1,38 +1,32 @@
-"""What every policy is: a law to sample draws from, and the one way a draw is applied."""
+"""The interface of every policy: draw per image, then apply the draw."""
 
 import abc
-from collections.abc import Callable
-from typing import Any, Self, overload
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from madao.labels import IGNORED
 from madao.ops import Operation, targets
 from madao.ops.checks import check_fill, check_fill_fits, check_images, check_strengths
 from madao.ops.dispatch import dispatch_unchecked, grouped
 from madao.ops.geometric import Fill
-from madao.policy.conditional.features import features
 from madao.policy.draw import Draw
 from madao.policy.seeded_module import SeededModule
 
 
 class AugmentationPolicy(SeededModule, abc.ABC):
-    """Augments batches of images: `policy(images)` is `policy.augment(images, policy.sample(images))`.
+    """A module that augments batches of images, each image with its own operations, magnitudes and signs.
 
-    Images are `[B, C, H, W]`, C of 1 or 3, uint8 or float in [0, 1], on any device; the result has their shape
-    and dtype. Each image has its own operation, magnitude and sign in each stage.
+    In training mode `policy(images)` is `policy.augment(images, policy.sample(images))`. In evaluation mode
+    (`policy.eval()`) it returns the images unchanged; `sample` and `augment` work in both modes.
 
-    Draws come from the policy's own random numbers unless a generator is given. `eval()` changes nothing: what shall
-    not be augmented is not given to the policy.
-
-    The law may be the same for all images, or depend on something of each, its `condition`: a policy with `classes`
-    has a law for each of them and wants labels, to all others labels make no difference; a policy that `looks` has one
-    for each image.
+    Images are `[B, C, H, W]`, C of 1 or 3, uint8 or float in [0, 1], on any device. Shape and dtype are kept. Draws
+    come from the policy's own random numbers unless a generator is given.
 
     Attributes:
-        classes: Names of the classes, in the order of labels; none where they make no difference.
-        looks: Whether the law depends on what an image shows.
+        classes: Names of the classes, in the order of labels, if the policy draws by class; empty otherwise.
+        uses_image: Whether the policy draws by what an image shows.
     """
 
     classes: tuple[str, ...] = ()
@@ -45,53 +39,39 @@ class AugmentationPolicy(SeededModule, abc.ABC):
         self.operations = operations
         self.stages = stages
         self.fill: Fill = check_fill(fill)
-        self.fused = True  # by kernels, on a GPU, where they can do it
+        self.fused = True  # use the Triton kernels on a GPU, where they support images and operations
 
     @abc.abstractmethod
     def sample(
         self, images: Tensor, generator: torch.Generator | None = None, *, condition: Tensor | None = None
     ) -> Draw:
-        """Draw stages, operations, magnitudes and signs for a batch.
+        """Draw operations, magnitudes and signs for a batch.
 
         Args:
-            images: The batch; only its shape and device matter, unless the policy looks at it.
-            generator: Where randomness comes from, on the device of `images`. By default the policy's own.
-            condition: What the law of each image depends on, on their device: the labels, `[B]`, for a policy with
-                classes; by default what `condition(images)` says.
+            images: The batch. Only its shape and device matter, unless the policy uses the image.
+            generator: Source of randomness, on the device of `images`. By default the policy's own.
+            condition: One row per image, as `condition` returns it. By default `condition(images)`.
         """
 
     def condition(self, images: Tensor, labels: Tensor | None = None) -> Tensor | None:
-        """What the law of each image depends on, a row each; None where it is the same for all.
+        """Return what each image's probabilities depend on, one row per image; None if all images share them.
 
         Args:
             images: The batch.
-            labels: The class of each image, `[B]`, which a policy with classes depends on.
+            labels: The class of each image, `[B]`. Only policies with classes use them.
         """
-        if self.classes:
-            return labels
-        if not self.uses_image:
-            return None
-        check_images(images)
-        return features(images)
+        return None
 
-    @overload
-    def augment(self, images: Tensor, draw: Draw) -> Tensor: ...
-    @overload
-    def augment(self, images: Callable[[nn.Module], None]) -> Self: ...
-    def augment(self, images: Any, draw: Draw | None = None) -> Any:
-        """Augment a batch as a draw says. With a function in place of images this is `nn.Module.apply`.
+    def augment(self, images: Tensor, draw: Draw) -> Tensor:
+        """Augment a batch with a draw.
 
-        A relaxed draw gives the same images bit for bit, with a gradient to the policy in them.
+        A relaxed draw gives the same images bit for bit, and they carry a gradient to the policy.
         """
-        if draw is None and callable(images) and not isinstance(images, Tensor):
-            return super().apply(images)
-        if draw is None:
-            raise TypeError("apply needs a draw: policy.augment(images, policy.sample(images))")
         check_images(images)
         return self.augment_checked(images, draw)
 
     def augment_checked(self, images: Tensor, draw: Draw) -> Tensor:
-        """`apply` to images that are known to be fit."""
+        """Do what `augment` does, for images that `check_images` has seen."""
         if len(draw) != len(images):
             raise ValueError(f"the draw is for {len(draw)} images, but there are {len(images)}")
         check_strengths(draw.magnitude, draw.sign, images)
@@ -101,16 +81,16 @@ class AugmentationPolicy(SeededModule, abc.ABC):
                 "this draw carries gradients and uint8 images cannot; give float images (images / 255) or draw.detach()"
             )
         for stage in range(draw.stages):
-            images = self._apply_stage(images, draw, stage)
+            images = self._augment_stage(images, draw, stage)
         return images
 
     def augment_masks(self, masks: Tensor, draw: Draw, outside: int = IGNORED) -> Tensor:
-        """Move masks as a draw moves their images: to the nearest pixel; tone operations leave them.
+        """Move masks as the draw moves their images. Tone operations leave masks unchanged.
 
         Args:
-            masks: `[B, H, W]` of any dtype.
-            draw: What was applied to the images.
-            outside: What pixels are that come from outside of the image.
+            masks: `[B, H, W]` of any dtype, read at the nearest pixel.
+            draw: The draw of the images.
+            outside: Value of pixels that come from outside the image.
         """
         if len(draw) != len(masks):
             raise ValueError(f"the draw is for {len(draw)} images, but there are {len(masks)} masks")
@@ -120,14 +100,17 @@ class AugmentationPolicy(SeededModule, abc.ABC):
         return masks
 
     def stage_matrix(self, draw: Draw, stage: int, height: int, width: int, applied: bool = True) -> Tensor:
-        """How a stage moves the pixels of each image, `[B, 2, 3]`, with a gradient to the draw's magnitudes.
+        """Return the affine matrix of each image in one stage, with a gradient to the draw's magnitudes.
 
         Args:
-            draw: What was drawn.
-            stage: Which stage.
-            height: Of the images.
-            width: Of the images.
-            applied: Whether an operation that is not applied moves nothing.
+            draw: The draw.
+            stage: Index of the stage.
+            height: Height of the images.
+            width: Width of the images.
+            applied: Whether operations that are drawn but not applied give the identity.
+
+        Returns:
+            `[B, 2, 3]` in float64, from output to input positions.
         """
         choice, magnitude, sign = draw.choice[stage], draw.magnitude[stage], draw.sign[stage]
         matrix = torch.eye(2, 3, dtype=torch.float64, device=choice.device).expand(len(draw), 2, 3)
@@ -139,41 +122,48 @@ class AugmentationPolicy(SeededModule, abc.ABC):
         return matrix
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Augment a batch by a fresh draw. No gradient reaches the policy: what trains it asks for one."""
+        """Augment a batch with a fresh draw, without a gradient to the policy; in evaluation mode return it unchanged.
+
+        Args:
+            images: The batch.
+            labels: The class of each image, `[B]`. Only policies with classes use them.
+        """
+        if not self.training:
+            return images
         check_images(images)
         return self.augment_checked(images, self.sample(images, condition=self.condition(images, labels)))
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The random state, and which operations the parameters belong to, for `state_dict`."""
+        """Return the random state and the operations that the parameters belong to."""
         operations = [[operation.name, operation.range] for operation in self.operations]
         return super().get_extra_state() | {"operations": operations}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Refuse the state of a policy with other operations: its numbers would mean something else here."""
+        """Restore the random state. Raise if the parameters belong to other operations."""
         here = [(operation.name, operation.range) for operation in self.operations]
         there = [(name, span if span is None else tuple(span)) for name, span in state["operations"]]
         if here != there:
             other = next((t for h, t in zip(here, there, strict=False) if h != t), f"{len(there)} operations")
             raise ValueError(
                 f"the saved policy has other operations or limits (it has {other}); build this one with the same "
-                "operations, limits and without"
+                "operations, limits and exclude"
             )
         super().set_extra_state(state)
 
     def extra_repr(self) -> str:
-        """Stages and operations, for print."""
+        """Return the settings that `print` shows."""
         return f"stages={self.stages}, operations={len(self.operations)}, fill={self.fill}"
 
-    def _apply_stage(self, images: Tensor, draw: Draw, stage: int) -> Tensor:
+    def _augment_stage(self, images: Tensor, draw: Draw, stage: int) -> Tensor:
         choice, applied = draw.choice[stage], draw.applied[stage]
         magnitude, sign = draw.magnitude[stage], draw.sign[stage]
-        apply = dispatch_unchecked if self.fused else grouped
+        run = dispatch_unchecked if self.fused else grouped
         if draw.gate is None or draw.weight is None:
-            return apply(images, self.operations, choice, magnitude, sign, applied, self.fill)
-        # The gate's derivative is operation − image, so the operation is needed for images that skip it too.
-        transformed = apply(images, self.operations, choice, magnitude, sign, fill=self.fill)
+            return run(images, self.operations, choice, magnitude, sign, applied, self.fill)
+        # The gate's derivative is operation − image, so images that skip the operation need it too.
+        transformed = run(images, self.operations, choice, magnitude, sign, fill=self.fill)
         result = torch.where(applied.reshape(-1, 1, 1, 1), transformed, images)
         slope = (transformed - images).detach()
         gate, weight = (field[stage].to(images.dtype).reshape(-1, 1, 1, 1) for field in (draw.gate, draw.weight))
-        # Exactly zero and exactly one: the gradients come along, the value stays.
+        # The added term is exactly 0 and the factor exactly 1: only gradients change.
         return (result + (gate - gate.detach()) * slope) * weight

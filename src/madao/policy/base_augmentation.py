@@ -1,36 +1,35 @@
-"""Standard augmentation, batched on the device: crop, flip, normalise, Cutout, with a policy in their midst."""
+"""Base augmentation, batched on the device: crop and flip, a policy, normalise and Cutout."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Self, overload
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from madao.labels import IGNORED
 from madao.ops.checks import check_images
 from madao.policy.base import AugmentationPolicy
-from madao.policy.device_cache import on_device
 from madao.policy.draw import Draw
 from madao.policy.learned import Policy
+from madao.policy.policy_tables import on_device
 from madao.policy.seeded_module import SeededModule
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BaseDraw:
-    """What standard augmentation sampled for a batch, so that it can be replayed. Fields are `[B]`.
+    """A draw of base augmentation for a batch, which can be applied again. Fields are `[B]`.
 
     Attributes:
-        top: First row of the crop, in the padded image; a part of the height for resized crops.
-        left: First column of the crop, in the padded image; a part of the width for resized crops.
+        top: First row of the crop in the padded image; for resized crops, a fraction of the height.
+        left: First column of the crop in the padded image; for resized crops, a fraction of the width.
         flipped: Whether the image is mirrored, bool.
         hole_y: Row of the hole's centre.
         hole_x: Column of the hole's centre.
-        inner: The draw of the policy in the midst, if there is one.
-        height: Of resized crops: the part of the image's height that is kept.
-        width: Of resized crops: the part of the image's width that is kept.
+        inner: The draw of the policy, if there is one.
+        height: Height of a resized crop, a fraction of the image's.
+        width: Width of a resized crop, a fraction of the image's.
     """
 
     top: Tensor
@@ -44,24 +43,31 @@ class BaseDraw:
 
 
 class BaseAugmentation(SeededModule):
-    """Crop and flip, then a policy, then normalise, then Cutout: the order of the paper.
+    """A module that crops and flips, applies a policy, normalises, and cuts a hole: the order of the paper.
 
-    `standard(images)` is `standard.augment(images, standard.sample(images))`. Images are `[B, C, H, W]`, uint8 or float
-    in [0, 1]; the result is floating point. Each image has its own crop, flip and hole.
+    In training mode `base(images)` is `base.augment(images, base.sample(images))`, and each image has its own crop,
+    flip, policy draw and hole. In evaluation mode (`base.eval()`) it prepares images for validation: the centre of
+    `size` pixels, normalised, without flip, policy and hole. `sample` and `augment` work in both modes.
+
+    Images are `[B, C, H, W]`, uint8 or float in [0, 1]; the result is floating point.
 
     Args:
-        padding: Zeros put around the image, of which a crop of `size` is taken.
+        padding: Width of the zeros around the image before the crop.
         flip: Whether half of the images are mirrored. Not for digits or text.
-        cutout: Side of the square hole, cut off at the image's edge; 0 for none. The hole is zero after
-            normalising: the mean image.
-        mean: Per channel, of images in [0, 1]. None, with `std` None: values stay in [0, 1].
-        std: Per channel, of images in [0, 1].
-        policy: What stands between flip and normalise, if anything.
-        seed: Where its own random numbers start.
-        size: Side of the result. By default the image's own height and width.
-        scale: Instead of padding, crops are a random part of the image, scaled to `size` (Szegedy et al., 2015): an
-            area between this part and all of it, stretched by 3/4 to 4/3, cut off where that exceeds the image. 0.08
-            is usual for photographs.
+        cutout: Side of the square hole, clipped at the image's edge; 0 for none. The hole is zero after normalising,
+            which is the mean colour.
+        mean: Mean per channel, of images in [0, 1]. If `mean` and `std` are None, values stay in [0, 1].
+        std: Standard deviation per channel, of images in [0, 1].
+        policy: The policy between flip and normalise, if any.
+        seed: Seed of the module's own random numbers.
+        size: Side of the result in pixels. By default the image's own height and width.
+        scale: Smallest area of a resized crop (Szegedy et al., 2015), as a fraction of the image. It replaces padding:
+            a random part of the image is scaled to `size`. Its area lies between `scale` and 1, its aspect ratio
+            between 3/4 and 4/3, within the image. 0.08 is usual for photographs.
+
+    Example:
+        >>> base = madao.BaseAugmentation(mean=(0.5,), std=(0.25,), policy=madao.Policy())
+        >>> loss = F.cross_entropy(model(base(images)), labels)
     """
 
     def __init__(
@@ -69,6 +75,7 @@ class BaseAugmentation(SeededModule):
         padding: int = 4,
         flip: bool = True,
         cutout: int = 16,
+        *,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         policy: AugmentationPolicy | None = None,
@@ -80,7 +87,7 @@ class BaseAugmentation(SeededModule):
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
             raise ValueError(f"size must be a whole number of at least 1, got {size!r}")
         if scale is not None and not 0 < scale <= 1:
-            raise ValueError(f"scale is a part of the image's area, above 0 and at most 1, got {scale!r}")
+            raise ValueError(f"scale is a fraction of the image's area, above 0 and at most 1, got {scale!r}")
         for name, value in (("padding", padding), ("cutout", cutout)):
             if not isinstance(value, int) or value < 0:
                 raise ValueError(f"{name} must be a whole number of at least 0, got {value!r}")
@@ -99,11 +106,11 @@ class BaseAugmentation(SeededModule):
         *,
         labels: Tensor | None = None,
     ) -> BaseDraw:
-        """Draw for a batch, the policy's part included.
+        """Draw for a batch, including the draw of the policy.
 
         Args:
-            images: The batch; only its shape and device matter, unless the policy looks at it.
-            generator: Where randomness comes from. By default its own, and the policy's own.
+            images: The batch. Only its shape and device matter, unless the policy uses the image.
+            generator: Source of randomness. By default the module's own, and the policy's own.
             relaxed: Whether the draw carries gradients to the policy, which has to be a learned one.
             labels: The class of each image, `[B]`, for a policy with classes.
         """
@@ -133,11 +140,11 @@ class BaseAugmentation(SeededModule):
         )
         if not uses_image:
             return draw
-        # What it looks at is what it will be applied to.
+        # The policy sees the images it will augment.
         return dataclasses.replace(draw, inner=self._sample_inner(self.before(images, draw), given, relaxed, labels))
 
     def _sides(self, images: Tensor) -> tuple[int, int]:
-        """Height and width of the result."""
+        """Return height and width of the result."""
         height, width = images.shape[2:]
         if self.size is None:
             return height, width
@@ -149,59 +156,60 @@ class BaseAugmentation(SeededModule):
         return self.size, self.size
 
     def _resized_box(self, images: Tensor, generator: torch.Generator) -> Tensor | None:
-        """Top, left, height and width of each crop, as parts of the image; None where crops are not resized."""
+        """Draw top, left, height and width of each crop as fractions of the image; None if crops are not resized."""
         if self.scale is None:
             return None
         uniform = torch.rand(4, len(images), generator=generator, device=images.device)
         area = self.scale + (1 - self.scale) * uniform[0]
-        # Even in the logarithm: 3/4 is as likely as 4/3.
+        # Uniform in the logarithm: 3/4 is as likely as 4/3.
         stretch = torch.exp((2 * uniform[1] - 1) * math.log(4 / 3) / 2)
         sides = (area.sqrt() * torch.stack([1 / stretch, stretch])).clamp(max=1)
         return torch.cat([uniform[2:] * (1 - sides), sides])
 
-    @overload
-    def augment(self, images: Tensor, draw: BaseDraw) -> Tensor: ...
-    @overload
-    def augment(self, images: Callable[[nn.Module], None]) -> Self: ...
-    def augment(self, images: Any, draw: BaseDraw | None = None) -> Any:
-        """Augment a batch as a draw says. With a function in place of images this is `nn.Module.apply`."""
-        if draw is None and callable(images) and not isinstance(images, Tensor):
-            return super().apply(images)
-        if draw is None:
-            raise TypeError("apply needs a draw: standard.augment(images, standard.sample(images))")
+    def augment(self, images: Tensor, draw: BaseDraw) -> Tensor:
+        """Augment a batch with a draw."""
         check_images(images)
         return self.augment_checked(images, draw)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Augment a batch by a fresh draw. No gradient reaches the policy."""
+        """Augment a batch with a fresh draw, without a gradient to the policy; in evaluation mode crop and normalise.
+
+        Args:
+            images: The batch.
+            labels: The class of each image, `[B]`, for a policy with classes.
+        """
         check_images(images)
+        if not self.training:
+            return self.normalise(self.centre(images))
         return self.augment_checked(images, self.sample(images, labels=labels))
 
     def _sample_inner(
         self, images: Tensor, generator: torch.Generator | None, relaxed: bool, labels: Tensor | None
     ) -> Draw | None:
         if relaxed and not isinstance(self.policy, Policy):
-            raise ValueError(f"a relaxed draw needs a learned policy, Standard(policy=Policy()), got {self.policy!r}")
+            raise ValueError(
+                f"a relaxed draw needs a learned policy, BaseAugmentation(policy=Policy()), got {self.policy!r}"
+            )
         if self.policy is None:
             return None
         settings = {"relaxed": True} if relaxed else {}
         return self.policy.sample(images, generator, condition=self.policy.condition(images, labels), **settings)
 
     def augment_checked(self, images: Tensor, draw: BaseDraw) -> Tensor:
-        """`apply` to images that are known to be fit."""
+        """Do what `augment` does, for images that `check_images` has seen."""
         if len(draw.top) != len(images):
             raise ValueError(f"the draw is for {len(draw.top)} images, but there are {len(images)}")
         if (draw.inner is None) != (self.policy is None):
-            raise ValueError("the draw and this Standard differ in whether there is a policy; sample from this one")
+            raise ValueError("only one of the draw and this BaseAugmentation has a policy; sample from this one")
         images = self.before(images, draw)
         if self.policy is not None and draw.inner is not None:
-            # Levels carry no gradient.
+            # uint8 levels cannot carry a gradient.
             images = normalise(images) if draw.inner.differentiable else images
             images = self.policy.augment_checked(images, draw.inner)
         return self.after(images, draw)
 
     def before(self, images: Tensor, draw: BaseDraw) -> Tensor:
-        """What comes before the policy: crop and flip."""
+        """Crop and flip: the steps before the policy."""
         height, width = self._sides(images)
         if draw.height is None or draw.width is None:
             return crop(images, draw.top, draw.left, draw.flipped, self.padding, height, width)
@@ -212,9 +220,9 @@ class BaseAugmentation(SeededModule):
         """Crop and flip masks as `before` does their images, to the nearest pixel.
 
         Args:
-            masks: `[B, H, W]`, of as many pixels as the images had. Values up to 255.
-            draw: What was drawn for the images.
-            outside: What the padding is.
+            masks: `[B, H, W]`, as large as the images. Values up to 255.
+            draw: The draw of the images.
+            outside: Value of the padding.
         """
         planes = masks[:, None]
         height, width = self._sides(planes)
@@ -227,25 +235,25 @@ class BaseAugmentation(SeededModule):
         return read[:, 0].to(masks.dtype)
 
     def after(self, images: Tensor, draw: BaseDraw) -> Tensor:
-        """What comes after the policy: normalise and Cutout."""
+        """Normalise and cut the hole: the steps after the policy."""
         return self.after_policy(images, draw.hole_y, draw.hole_x)
 
     def after_policy(self, images: Tensor, hole_y: Tensor, hole_x: Tensor) -> Tensor:
-        """`after` for holes at these rows and columns."""
+        """Do what `after` does, with the holes at these rows and columns."""
         return cut_out(self.normalise(images), hole_y, hole_x, self.cutout)
 
     def centre(self, images: Tensor) -> Tensor:
-        """The middle of images that are not augmented: `size` of it, or all where the image is smaller."""
+        """Crop the centre of `size` pixels from images that are not augmented; a smaller side is kept whole."""
         height, width = (side if self.size is None else min(self.size, side) for side in images.shape[2:])
         top, left = (images.shape[2] - height) // 2, (images.shape[3] - width) // 2
         return images[:, :, top : top + height, left : left + width]
 
     def normalise(self, images: Tensor) -> Tensor:
-        """What remains for images that are not augmented, after `centre`: validation and test."""
+        """Normalise images: with `centre`, the preparation of validation and test images."""
         return normalise(images, self.mean, self.std)
 
     def extra_repr(self) -> str:
-        """The settings, for print."""
+        """Return the settings that `print` shows."""
         names = ("padding", "flip", "cutout", "mean", "std", "size", "scale")
         return ", ".join(f"{name}={getattr(self, name)}" for name in names)
 
@@ -259,7 +267,7 @@ def crop(
     height: int | None = None,
     width: int | None = None,
 ) -> Tensor:
-    """Pad with zeros, cut out `height` × `width` at (top, left), mirror where `flipped`. One gather."""
+    """Pad with zeros, crop `height` × `width` at (top, left), and mirror where `flipped`, in one gather."""
     count, channels = images.shape[:2]
     height, width = images.shape[2] if height is None else height, images.shape[3] if width is None else width
     device = images.device
@@ -272,14 +280,14 @@ def crop(
 
 
 def resized_crop(images: Tensor, box: Tensor, flipped: Tensor, height: int, width: int) -> Tensor:
-    """The part `box` of each image at `height` × `width`, bilinear, mirrored where `flipped`.
+    """Scale the part `box` of each image to `height` × `width`, bilinear, mirrored where `flipped`.
 
     Args:
         images: `[B, C, H, W]`, uint8 or float.
-        box: `[4, B]`: top, left, height and width as parts of the image.
+        box: `[4, B]`: top, left, height and width as fractions of the image.
         flipped: `[B]`, bool.
-        height: Of the result.
-        width: Of the result.
+        height: Height of the result.
+        width: Width of the result.
     """
     values = images.float() if images.dtype == torch.uint8 else images
     matrix = box_matrix(box, flipped).to(values.dtype)
@@ -289,7 +297,7 @@ def resized_crop(images: Tensor, box: Tensor, flipped: Tensor, height: int, widt
 
 
 def box_matrix(box: Tensor, flipped: Tensor) -> Tensor:
-    """From −1 to 1 across the result of `resized_crop` to −1 to 1 across the image, `[B, 2, 3]`."""
+    """Return the matrices from positions in the result of `resized_crop` to the image, both in [−1, 1]: `[B, 2, 3]`."""
     top, left, tall, wide = box
     matrix = box.new_zeros(len(flipped), 2, 3)
     matrix[:, 0, 0] = torch.where(flipped, -wide, wide)
@@ -300,7 +308,7 @@ def box_matrix(box: Tensor, flipped: Tensor) -> Tensor:
 
 
 def normalise(images: Tensor, mean: Sequence[float] | None = None, std: Sequence[float] | None = None) -> Tensor:
-    """(image − mean) / std per channel, of the image in [0, 1]; without them, the image in [0, 1]."""
+    """Return (image − mean) / std per channel, of the image in [0, 1]; without them, the image in [0, 1]."""
     values = images / 255 if images.dtype == torch.uint8 else images
     if mean is None or std is None:
         return values
@@ -313,7 +321,7 @@ def normalise(images: Tensor, mean: Sequence[float] | None = None, std: Sequence
 
 
 def cut_out(images: Tensor, y: Tensor, x: Tensor, size: int) -> Tensor:
-    """Set a square of side `size` about row y, column x to zero (DeVries & Taylor, 2017)."""
+    """Set a square of side `size` around row y, column x to zero (DeVries & Taylor, 2017)."""
 
     def inside(centre: Tensor, length: int) -> Tensor:
         offset = torch.arange(length, device=images.device) - centre[:, None] + size // 2

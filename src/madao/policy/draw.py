@@ -1,4 +1,4 @@
-"""What a policy sampled for a batch, so that it can be replayed."""
+"""The draw of a policy for a batch."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -10,18 +10,18 @@ from torch import Tensor
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Draw:
-    """For each stage k and image b: which operation, whether it is applied, how strongly, which way.
+    """The operation, magnitude and sign of each image in each stage; every field is `[K, B]`.
 
-    Every field has shape `[K, B]`. Applying the same draw to the same images gives the same result, whatever
-    became of the policy in between.
+    The same draw applied to the same images always gives the same result, even if the policy has changed since. Index
+    it by images (`draw[3:9]`, `draw[mask]`).
 
     Attributes:
         choice: Index of the operation, int64.
         applied: Whether it is applied, bool.
-        magnitude: μ in [0, 1]. In a relaxed draw it carries the gradient to the magnitude logits.
+        magnitude: μ in [0, 1]. In a relaxed draw it carries a gradient to the magnitude logits.
         sign: +1 or −1.
-        weight: In a relaxed draw, u_i / stop_gradient(u_i): the value 1 with the gradient to the selection logits.
-        gate: In a relaxed draw, `applied` as 0 or 1 with the gradient to the application logits.
+        weight: In a relaxed draw, u_i / stop_gradient(u_i): 1, with a gradient to the selection logits.
+        gate: In a relaxed draw, `applied` as 0 or 1, with a gradient to the application logits.
     """
 
     choice: Tensor
@@ -42,21 +42,21 @@ class Draw:
                 )
 
     def __len__(self) -> int:
-        """The number of images."""
+        """Return the number of images."""
         return self.choice.shape[1]
 
     @property
     def stages(self) -> int:
-        """The number of stages."""
+        """Number of stages."""
         return self.choice.shape[0]
 
     @property
     def differentiable(self) -> bool:
-        """Whether a gradient can flow through it to a policy."""
+        """Whether a gradient can flow through the draw to a policy."""
         return self.magnitude.requires_grad or self.weight is not None or self.gate is not None
 
     def __getitem__(self, index: Any) -> "Draw":
-        """The draw of some of the images, by slice, indices or mask."""
+        """Return the draw of some images, by slice, indices or mask."""
         if isinstance(index, int):
             if not -len(self) <= index < len(self):
                 raise IndexError(f"image {index} of a draw for {len(self)}")
@@ -64,20 +64,20 @@ class Draw:
         return self._map(lambda value: value[:, index])
 
     def __iter__(self) -> Iterator["Draw"]:
-        """The draw of each image."""
+        """Yield the draw of each image."""
         return (self[i] for i in range(len(self)))
 
     def to(self, device: torch.device | str) -> "Draw":
-        """The draw on another device."""
+        """Return the draw on another device."""
         return self._map(lambda value: value.to(device))
 
     def detach(self) -> "Draw":
-        """The hard draw alone: no gradient reaches the policy through it."""
+        """Return the hard draw, without gradients to the policy."""
         hard = dataclasses.replace(self, weight=None, gate=None)
         return hard._map(Tensor.detach)
 
     def pathwise(self) -> "Draw":
-        """The draw with a gradient to the magnitudes alone, for estimators that score the discrete choices."""
+        """Return the draw with gradients to the magnitudes only, for estimators that score the discrete choices."""
         return dataclasses.replace(self, weight=None, gate=None)
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> "Draw":

@@ -1,4 +1,4 @@
-"""The policies that have a name, for commands and configuration files."""
+"""Policies by name, for commands and configuration files."""
 
 import os
 from collections.abc import Callable
@@ -6,7 +6,10 @@ from pathlib import Path
 
 from madao.policy.base import AugmentationPolicy
 from madao.policy.baselines.autoaugment import PUBLISHED, AutoAugment
-from madao.policy.baselines.fixed import FrozenPolicy, RandAugment, TrivialAugment, Uniform
+from madao.policy.baselines.randaugment import RandAugment
+from madao.policy.baselines.trivialaugment import TrivialAugment
+from madao.policy.baselines.uniform import Uniform
+from madao.policy.frozen import FrozenPolicy
 from madao.policy.spec import PolicySpec
 from madao.text import nearest
 
@@ -23,7 +26,15 @@ NAMED: dict[str, Callable[[int], AugmentationPolicy]] = {
 
 
 def load_policy(name_or_path: str | os.PathLike[str], seed: int = 0) -> AugmentationPolicy:
-    """A built-in policy by name, or a learned one from its JSON file or the run directory it lies in."""
+    """Return a built-in policy by name, or a learned one from its JSON file or its run directory.
+
+    Args:
+        name_or_path: "uniform", "randaugment", "trivialaugment", "autoaugment-cifar10", …, or a path.
+        seed: Seed of the policy's own random numbers.
+
+    Example:
+        >>> policy = madao.load_policy("runs/photos")
+    """
     name_or_path = os.fspath(name_or_path)
     if name_or_path in NAMED:
         return NAMED[name_or_path](seed)

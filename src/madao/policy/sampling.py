@@ -1,7 +1,7 @@
-"""Draws from discrete distributions whose value is hard and whose derivative is relaxed.
+"""Draws from discrete distributions with a hard value and a relaxed derivative.
 
-Noise is an argument, so that every function here is pure. The hard outcome is an exact draw from the
-distribution; the temperature touches the derivative alone.
+Noise is an argument, so all functions that take it are pure. The value is an exact draw from the distribution; the
+temperature only affects the derivative.
 """
 
 import torch
@@ -9,27 +9,27 @@ from torch import Tensor
 
 
 def gumbel_noise(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Standard Gumbel noise, −log E with E an exponential draw, on the generator's device."""
+    """Draw standard Gumbel noise, −log E with E an exponential draw, on the generator's device."""
     exponential = torch.empty(shape, dtype=dtype, device=generator.device).exponential_(generator=generator)
-    # A draw of exactly zero would be infinite noise.
+    # A draw of exactly zero would give infinite noise.
     return -exponential.clamp_(min=torch.finfo(dtype).tiny).log()
 
 
 def logistic_noise(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Standard logistic noise, log U − log(1 − U): the difference of two Gumbel draws."""
+    """Draw standard logistic noise, log U − log(1 − U): the difference of two Gumbel draws."""
     return gumbel_noise(shape, generator, dtype) - gumbel_noise(shape, generator, dtype)
 
 
 def fair_signs(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Tensor:
-    """+1 or −1 by a fair coin."""
+    """Draw +1 or −1 with equal probability."""
     coins = torch.randint(0, 2, shape, generator=generator, device=generator.device)
     return coins.to(dtype).mul_(2).sub_(1)
 
 
-def varied(magnitude: Tensor, magnitude_jitter: float, generator: torch.Generator) -> Tensor:
-    """μ (1 − v U), U uniform: every strength from (1 − v) μ to μ is equally likely, and carries μ's derivative.
+def jittered(magnitude: Tensor, magnitude_jitter: float, generator: torch.Generator) -> Tensor:
+    """Return μ (1 − v U), U uniform: every magnitude from (1 − v) μ to μ is equally likely, with a gradient to μ.
 
-    Without variation nothing is drawn.
+    Without jitter (v = 0) nothing is drawn, so the generator does not advance.
     """
     if not magnitude_jitter:
         return magnitude
@@ -38,15 +38,15 @@ def varied(magnitude: Tensor, magnitude_jitter: float, generator: torch.Generato
 
 
 def categorical(logits: Tensor, noise: Tensor) -> Tensor:
-    """Index i = argmax(logits + Gumbel noise), a draw from softmax(logits). `[..., n]` → `[...]`."""
+    """Return the index i = argmax(logits + Gumbel noise), a draw from softmax(logits). `[..., n]` → `[...]`."""
     return (logits + noise).argmax(-1)
 
 
 def relaxed_weight(logits: Tensor, noise: Tensor, choice: Tensor, temperature: float) -> Tensor:
-    """u_i / stop_gradient(u_i) for the chosen i, u = softmax((logits + Gumbel noise) / temperature).
+    """Return u_i / stop_gradient(u_i) for the chosen i, u = softmax((logits + Gumbel noise) / temperature).
 
-    Its value is 1. Its derivative is that of log u_i: (1[i = j] − u_j) / temperature in logit j. Equations
-    10 to 12 of the paper. `[..., n]` and `[...]` → `[...]`.
+    The value is 1 and the derivative that of log u_i: (1[i = j] − u_j) / temperature in logit j. See equations 10 to
+    12 of the paper. `[..., n]` and `[...]` → `[...]`.
     """
     log_weight = ((logits + noise) / temperature).log_softmax(-1)
     chosen = log_weight.gather(-1, choice.unsqueeze(-1)).squeeze(-1)
@@ -54,11 +54,11 @@ def relaxed_weight(logits: Tensor, noise: Tensor, choice: Tensor, temperature: f
 
 
 def bernoulli(logits: Tensor, noise: Tensor) -> Tensor:
-    """True where logits + logistic noise > 0, which has probability sigmoid(logits)."""
+    """Return True where logits + logistic noise > 0, which has probability sigmoid(logits)."""
     return logits + noise > 0
 
 
 def relaxed_gate(logits: Tensor, noise: Tensor, temperature: float) -> Tensor:
-    """The Bernoulli draw as 0 or 1 with the derivative of sigmoid((logits + logistic noise) / temperature)."""
+    """Return the Bernoulli draw as 0 or 1, with the derivative of sigmoid((logits + logistic noise) / temperature)."""
     soft = ((logits + noise) / temperature).sigmoid()
     return (logits + noise > 0).to(soft.dtype) + (soft - soft.detach())

@@ -1,10 +1,9 @@
-"""A policy as plain numbers: what files hold, what exports read, what people look at."""
+"""A policy as plain numbers: the contents of a policy file."""
 
 import dataclasses
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,57 +13,33 @@ from madao.ops import Operation
 from madao.ops.checks import check_fill
 from madao.ops.geometric import Fill
 from madao.policy import spec_json
+from madao.policy.conditional.checks import check_classes, check_network
 from madao.policy.conditional.network import Network
-from madao.policy.describe import strength
+from madao.policy.stages import OperationParams, Stages, check_stages, check_within, stage_tensors
+from madao.policy.units import strength
 
-
-@dataclasses.dataclass(frozen=True)
-class OperationParams:
-    """One operation in one stage.
-
-    Attributes:
-        selection: Probability that the stage draws this operation.
-        application: Probability that it is applied once drawn.
-        magnitude: Its parameter in real units (degrees, factor, …), on the positive side where signed; None
-            where the operation has none.
-    """
-
-    selection: float
-    application: float
-    magnitude: float | None = None
-
-    @classmethod
-    def rounded(cls, operation: Operation, selection: float, application: float, magnitude: float) -> "OperationParams":
-        """From a magnitude μ in [0, 1], with six significant digits: what float32 carries and people can read."""
-        value = None
-        if operation.range is not None:
-            neutral, strongest = operation.range
-            value = min(
-                max(round_sig(neutral + magnitude * (strongest - neutral)), min(operation.range)),
-                max(operation.range),
-            )
-        return cls(round_sig(selection), round_sig(application), value)
-
-
-Stages = tuple[tuple[OperationParams, ...], ...]
-"""For each stage one `Entry` per operation."""
+__all__ = ["OperationParams", "PolicySpec", "check_magnitude_jitter"]
 
 
 @dataclasses.dataclass(frozen=True)
 class PolicySpec:
-    """A frozen policy: per stage, for each operation, the probability of selection and application, and magnitude.
+    """The numbers of a policy: per stage and operation, probabilities of selection and application, and magnitude.
 
     `str(spec)` is a table, `save` and `load` are JSON, `==` compares everything.
 
     Attributes:
         operations: The operations, with their ranges.
-        stages: For each stage one `Entry` per operation, in the order of `operations`. Of a policy with classes, what
-            they share.
-        fill: The colour geometric operations leave outside the image, in [0, 1].
-        classes: Names of the classes, in the order of labels; none where labels make no difference.
-        class_stages: For each class its own stages, which images of it are drawn for by.
-        network: Of a policy that looks at images, how each one's logits depart from those of `stages`.
-        magnitude_jitter: v in [0, 1]: a drawn magnitude lies anywhere from (1 − v) μ to μ.
+        stages: For each stage, one `OperationParams` per operation, in the order of `operations`. In a conditional
+            policy, the part that all images share.
+        fill: Colour that geometric operations leave outside the image, in [0, 1].
+        classes: Names of the classes, in the order of labels; empty unless the policy depends on the class.
+        class_stages: The stages of each class.
+        network: The network of a policy that depends on the image: how each image's logits depart from the shared ones.
+        magnitude_jitter: v in [0, 1]: a draw's magnitude lies anywhere from (1 − v) μ to μ.
+
+    Example:
+        >>> policy.spec().save("policy.json")
+        >>> spec = madao.PolicySpec.load("policy.json")
     """
 
     operations: tuple[Operation, ...]
@@ -86,49 +61,17 @@ class PolicySpec:
                 raise ValueError(f"operations: {name} is there twice; name each operation once")
         if not self.stages:
             raise ValueError("stages: there is none; a policy needs at least one")
-        self._check_stages("stages", self.stages)
-        if len(self.classes) != len(self.class_stages):
-            raise ValueError(f"classes: {len(self.classes)} names for {len(self.class_stages)} classes; give one each")
-        for name, stages in zip(self.classes, self.class_stages, strict=True):
-            if self.classes.count(name) > 1:
-                raise ValueError(f"classes: {name} is there twice; name each class once")
-            if len(stages) != len(self.stages):
-                raise ValueError(
-                    f"classes.{name}: {len(stages)} stages where the shared part has {len(self.stages)}; give as many"
-                )
-            self._check_stages(f"classes.{name}", stages)
-        if self.network is not None:
-            self._check_network(self.network)
+        check_stages("stages", self.operations, self.stages)
+        check_classes(self.classes, self.class_stages, self.operations, len(self.stages))
+        check_network(self.network, self.classes, self.operations, len(self.stages))
 
-    def _check_network(self, network: Network) -> None:
-        if self.classes:
-            raise ValueError("network: a policy has classes or a network, not both; leave one out")
-        for name, found, expected in (
-            ("stages", len(network.stages), len(self.stages)),
-            *((f"stages[{k}]", len(stage), len(self.operations)) for k, stage in enumerate(network.stages)),
-        ):
-            if found != expected:
-                raise ValueError(f"network.{name}: {found} entries where there are {expected}; give one each")
-        for number, stage in enumerate(network.stages):
-            for operation, outputs in zip(self.operations, stage, strict=True):
-                if (outputs.magnitude is not None) != operation.has_magnitude:
-                    there = "is missing" if operation.has_magnitude else "is not there to depart from"
-                    raise ValueError(f"network.stages[{number}].{operation.name}: the magnitude {there}")
-
-    def _check_stages(self, where: str, stages: Stages) -> None:
-        for number, stage in enumerate(stages):
-            if len(stage) != len(self.operations):
-                raise ValueError(
-                    f"{where}[{number}]: {len(stage)} entries for {len(self.operations)} operations; give one each"
-                )
-            for operation, entry in zip(self.operations, stage, strict=True):
-                _check_entry(f"{where}[{number}].{operation.name}", operation, entry)
-            total = sum(entry.selection for entry in stage)
-            if abs(total - 1) > 1e-3:
-                raise ValueError(f"{where}[{number}]: selection probabilities must sum to 1, they sum to {total:.6g}")
+    @property
+    def conditional_on(self) -> Literal["none", "class", "image"]:
+        """Whether the numbers depend on the class, on the image, or on neither."""
+        return "class" if self.classes else "none" if self.network is None else "image"
 
     def of_class(self, name: str | None) -> "PolicySpec":
-        """The law of one class as a policy without classes; of None, what classes or images share."""
+        """Return the numbers of one class as an unconditional policy; for None, the part that all images share."""
         if name is not None and name not in self.classes:
             known = f"this policy has {', '.join(self.classes[:20])}" if self.classes else "this policy has none"
             raise ValueError(f"unknown class {name!r}; {known}")
@@ -136,36 +79,21 @@ class PolicySpec:
         return dataclasses.replace(self, stages=stages, classes=(), class_stages=(), network=None)
 
     def tensors(self, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
-        """Selection, application and magnitude μ in [0, 1] (0 where there is none), each `[K, n]`."""
-        return self._numbers(self.stages, dtype)
+        """Return selection, application and μ in [0, 1] of `stages`, `[K, n]` each; μ is 0 without a magnitude."""
+        return stage_tensors(self.operations, self.stages, dtype)
 
     def tables(self, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
-        """The same with a row for each class, `[K, C, n]`; with one row where there are no classes."""
-        found = [self._numbers(stages, dtype) for stages in self.class_stages or (self.stages,)]
+        """Return the same with one row per class, `[K, C, n]`; with one row if there are no classes."""
+        found = [stage_tensors(self.operations, stages, dtype) for stages in self.class_stages or (self.stages,)]
         selection, application, magnitude = (torch.stack(values, 1) for values in zip(*found, strict=True))
         return selection, application, magnitude
 
-    def _numbers(self, stages: Stages, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        selection = torch.tensor([[entry.selection for entry in stage] for stage in stages], dtype=torch.float64)
-        application = torch.tensor([[entry.application for entry in stage] for stage in stages], dtype=dtype)
-        magnitude = torch.tensor(
-            [
-                [_relative(operation, entry) for operation, entry in zip(self.operations, stage, strict=True)]
-                for stage in stages
-            ],
-            dtype=dtype,
-        )
-        return (selection / selection.sum(-1, keepdim=True)).to(dtype), application, magnitude
-
     def dumps(self) -> str:
-        """The JSON text, one operation a line."""
-        classes = {name: _rows(stages) for name, stages in zip(self.classes, self.class_stages, strict=True)}
-        return spec_json.write(
-            self.operations, _rows(self.stages), self.fill, classes, self.network, self.magnitude_jitter
-        )
+        """Return the JSON text, one operation per line."""
+        return spec_json.write(spec_json.Contents(**vars(self)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the JSON file; a crash leaves the old file or the new one, never half of one."""
+        """Write the JSON file. A crash leaves the old file or the new one, never a part."""
         path = Path(path)
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
@@ -177,16 +105,15 @@ class PolicySpec:
     @classmethod
     def loads(cls, text: str) -> "PolicySpec":
         """Read JSON text. Raises `PolicyFileError`."""
-        operations, stages, fill, classes, network, magnitude_jitter = spec_json.read(text)
+        found = spec_json.read(text)
         try:
-            each = tuple(_stages(part) for part in classes.values())
-            return cls(operations, _stages(stages), fill, tuple(classes), each, network, magnitude_jitter)
+            return cls(**vars(found))
         except ValueError as error:
             raise PolicyFileError(f"{error}; correct the file or write it again from the policy") from None
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "PolicySpec":
-        """Read a JSON file. Raises `PolicyFileError`, or `OSError` where the file cannot be opened."""
+        """Read a JSON file. Raises `PolicyFileError`, or `OSError` if the file cannot be opened."""
         try:
             return cls.loads(Path(path).read_text(encoding="utf-8"))
         except UnicodeDecodeError:
@@ -195,7 +122,7 @@ class PolicySpec:
             raise PolicyFileError(f"{path}: {error}") from None
 
     def __str__(self) -> str:
-        """A table for people, the operations a stage favours first; where laws differ, of what they share."""
+        """Return a table per stage, most frequent operations first; for a conditional policy, of the shared part."""
         lines = []
         for number, stage in enumerate(self.stages):
             lines.append(f"stage {number + 1}      selected  applied  strength")
@@ -206,50 +133,7 @@ class PolicySpec:
         return "\n".join(lines)
 
 
-def rounded_stages(operations: Sequence[Operation], *numbers: Tensor) -> Stages:
-    """From selection, application and μ in [0, 1], `[K, n]` each."""
-    columns = [tensor.tolist() for tensor in numbers]
-    return tuple(
-        tuple(OperationParams.rounded(*row) for row in zip(operations, *stage, strict=True))
-        for stage in zip(*columns, strict=True)
-    )
-
-
-def _rows(stages: Stages) -> list[list[spec_json.Row]]:
-    return [[(entry.selection, entry.application, entry.magnitude) for entry in stage] for stage in stages]
-
-
-def _stages(rows: Sequence[Sequence[spec_json.Row]]) -> Stages:
-    return tuple(tuple(OperationParams(*row) for row in stage) for stage in rows)
-
-
-def round_sig(value: float) -> float:
-    """With six significant digits."""
-    return float(f"{value:.6g}")
-
-
-def _relative(operation: Operation, entry: OperationParams) -> float:
-    if operation.range is None or entry.magnitude is None:
-        return 0.0
-    neutral, strongest = operation.range
-    return (entry.magnitude - neutral) / (strongest - neutral)
-
-
 def check_magnitude_jitter(magnitude_jitter: float) -> float:
-    """Raise unless it lies in [0, 1]."""
-    _check_within("variation", magnitude_jitter, 0, 1)
+    """Return the jitter; raise unless it lies in [0, 1]."""
+    check_within("magnitude_jitter", magnitude_jitter, 0, 1)
     return magnitude_jitter
-
-
-def _check_within(where: str, value: Any, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise ValueError(f"{where}: must be a number from {low:g} to {high:g}, got {value!r}")
-
-
-def _check_entry(where: str, operation: Operation, entry: OperationParams) -> None:
-    _check_within(f"{where}.selection", entry.selection, 0, 1)
-    _check_within(f"{where}.application", entry.application, 0, 1)
-    if operation.range is not None:
-        _check_within(f"{where}.magnitude", entry.magnitude, min(operation.range), max(operation.range))
-    elif entry.magnitude is not None:
-        raise ValueError(f"{where}.magnitude: {operation.name} has none, got {entry.magnitude!r}; leave it out")

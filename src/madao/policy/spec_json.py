@@ -1,55 +1,70 @@
-"""The JSON file of a policy: written to be read by people, read as if it came from a stranger."""
+"""The JSON file of a policy: easy to read for people, and checked as an untrusted file when it is read."""
 
+import dataclasses
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from madao.errors import PolicyFileError
 from madao.ops import OPERATIONS, Operation, find
 from madao.ops.geometric import Fill
-from madao.policy.conditional.features import NAMES
-from madao.policy.conditional.network import Network, Numbers, Outputs
+from madao.policy.conditional.network import Network
+from madao.policy.conditional.network_json import read_network, write_network
+from madao.policy.json_fields import (
+    check_members,
+    kind,
+    read_number,
+    read_numbers,
+    read_stages,
+    write_members,
+    write_stages,
+)
+from madao.policy.stages import OperationParams, Stages
 from madao.text import nearest
-
-T = TypeVar("T")
 
 FORMAT = "madao-policy"
 VERSION = 4
-"""Version 2 has classes, 3 a network, 4 a variation, and one of these perhaps. A policy with none of them is written as
-version 1, for older madaos too."""
+"""Version 2 adds classes, 3 a network, 4 a magnitude jitter, which may come with either.
 
-Row = tuple[float, float, float | None]
-"""Selection, application and magnitude of one operation in one stage."""
+A policy with none of them is written as version 1, so that older versions of madao can read it.
+"""
 
-Contents = tuple[tuple[Operation, ...], list[list[Row]], Fill, dict[str, list[list[Row]]], Network | None, float]
-"""Operations, for each stage a row per operation, fill, the stages of each class by its name, network and variation."""
+_JITTER = "variation"
+"""The magnitude jitter's name in the file, from before it was renamed; files must stay readable."""
 
 
-def write(
-    operations: Sequence[Operation],
-    stages: Sequence[Sequence[Row]],
-    fill: Fill,
-    classes: Mapping[str, Sequence[Sequence[Row]]],
-    network: Network | None,
-    magnitude_jitter: float = 0.0,
-) -> str:
-    """The JSON text, one operation a line."""
-    version = 4 if magnitude_jitter else 3 if network is not None else 2 if classes else 1
-    more = {"variation": magnitude_jitter} if magnitude_jitter else {}
-    head = json.dumps({"format": FORMAT, "version": version, "fill": fill, **more}, indent=2)[:-2]
-    declared = _lines({operation.name: _describe(operation) for operation in operations}, 2)
-    text = f'{head},\n  "operations": {declared},\n  "stages": {_stages(operations, stages, 2)}'
-    if classes:
-        parts = [f"    {json.dumps(name)}: {_stages(operations, part, 4)}" for name, part in classes.items()]
-        text += ',\n  "classes": {\n' + ",\n".join(parts) + "\n  }"
-    if network is not None:
-        text += f',\n  "network": {_network(operations, network)}'
-    return text + "\n}\n"
+@dataclasses.dataclass(frozen=True)
+class Contents:
+    """The fields of a `PolicySpec` as a file holds them: finite numbers, not yet checked to be probabilities."""
+
+    operations: tuple[Operation, ...]
+    stages: Stages
+    fill: Fill
+    classes: tuple[str, ...]
+    class_stages: tuple[Stages, ...]
+    network: Network | None
+    magnitude_jitter: float
+
+
+def write(contents: Contents) -> str:
+    """Return the JSON text, one operation per line."""
+    operations, jitter = contents.operations, contents.magnitude_jitter
+    version = 4 if jitter else 3 if contents.network is not None else 2 if contents.classes else 1
+    head = {"format": FORMAT, "version": version, "fill": contents.fill} | ({_JITTER: jitter} if jitter else {})
+    parts = {
+        "operations": write_members({operation.name: _describe(operation) for operation in operations}, 2),
+        "stages": _write_stages(operations, contents.stages, 2),
+    }
+    if contents.classes:
+        each = zip(contents.classes, contents.class_stages, strict=True)
+        texts = [f"    {json.dumps(name)}: {_write_stages(operations, stages, 4)}" for name, stages in each]
+        parts["classes"] = "{\n" + ",\n".join(texts) + "\n  }"
+    if contents.network is not None:
+        parts["network"] = write_network(operations, contents.network)
+    return json.dumps(head, indent=2)[:-2] + "".join(f',\n  "{name}": {text}' for name, text in parts.items()) + "\n}\n"
 
 
 def read(text: str) -> Contents:
-    """Read JSON text; its numbers are finite, but not yet known to be probabilities. Raises `PolicyFileError`."""
+    """Read JSON text. Raises `PolicyFileError`."""
     try:
         data = json.loads(text, object_pairs_hook=_no_duplicates)
     except PolicyFileError:
@@ -68,44 +83,14 @@ def _describe(operation: Operation) -> dict[str, Any]:
     return {"range": list(operation.range), "signed": operation.signed, "unit": operation.unit}
 
 
-def _entry(row: Row | Outputs) -> dict[str, float | Numbers]:
-    return {name: value for name, value in zip(Outputs._fields, row, strict=True) if value is not None}
+def _write_stages(operations: tuple[Operation, ...], stages: Stages, indent: int) -> str:
+    rows = [[(entry.selection, entry.application, entry.magnitude) for entry in stage] for stage in stages]
+    return write_stages(operations, rows, indent)
 
 
-def _network(operations: Sequence[Operation], network: Network) -> str:
-    """A JSON object: features by name, hidden units a line each, and outputs as stages are written."""
-    seen = {
-        name: {"centre": centre, "scale": scale}
-        for name, centre, scale in zip(NAMES, network.centre, network.scale, strict=True)
-    }
-    units = [
-        {"bias": bias, "offset": offset, "weights": row}
-        for bias, offset, row in zip(network.bias, network.offset, network.weights, strict=True)
-    ]
-    listed = ",\n      ".join(json.dumps(unit) for unit in units)
-    return (
-        f'{{\n    "features": {_lines(seen, 4)},\n    "units": [\n      {listed}\n    ],\n'
-        f'    "stages": {_stages(operations, network.stages, 4)}\n  }}'
-    )
-
-
-def _stages(operations: Sequence[Operation], stages: Sequence[Sequence[Row | Outputs]], indent: int) -> str:
-    """A JSON list of stages, one operation a line."""
-    within = " " * (indent + 2)
-    texts = (
-        _lines({operation.name: _entry(row) for operation, row in zip(operations, stage, strict=True)}, indent + 2)
-        for stage in stages
-    )
-    return f"[\n{within}" + f",\n{within}".join(texts) + f"\n{' ' * indent}]"
-
-
-def _lines(members: dict[str, Any], indent: int) -> str:
-    """A JSON object with one member a line."""
-    inner = ",\n".join(f"{' ' * (indent + 2)}{json.dumps(name)}: {json.dumps(v)}" for name, v in members.items())
-    return f"{{\n{inner}\n{' ' * indent}}}"
-
-
-# Each function below gets a place's name, for its messages, and a value of unknown type.
+def _read_stages(where: str, operations: tuple[Operation, ...], data: Any) -> Stages:
+    rows = read_stages(where, operations, data, read_number)
+    return tuple(tuple(OperationParams(*row) for row in stage) for stage in rows)
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -118,7 +103,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _read(data: Any) -> Contents:
-    _check_members("the file", data, required=("format", "version"), optional=None)
+    check_members("the file", data, required=("format", "version"), optional=None)
     if data["format"] != FORMAT:
         raise PolicyFileError(f"format: expected {FORMAT!r}, got {data['format']!r}; give a policy.json of madao's")
     version = data["version"]
@@ -129,72 +114,49 @@ def _read(data: Any) -> Contents:
             f"version: the file has version {version} and this madao reads up to {VERSION}; upgrade madao, or save the "
             "policy again with this one"
         )
-    newer = {1: (), 2: ("classes",), 3: ("network",), 4: ("variation",)}[version]
+    newer = {1: (), 2: ("classes",), 3: ("network",), 4: (_JITTER,)}[version]
     required = ("format", "version", "fill", "operations", "stages", *newer)
-    _check_members("the file", data, required, optional=("classes", "network") if version >= 4 else ())
+    check_members("the file", data, required, optional=("classes", "network") if version >= 4 else ())
     declared, classes = data["operations"], data.get("classes", {})
-    _check_members("operations", declared, optional=None)
+    check_members("operations", declared, optional=None)
     operations = tuple(_read_operation(name, description) for name, description in declared.items())
-    _check_members("classes", classes, optional=None)
-    return (
-        operations,
-        _read_stages("stages", operations, data["stages"], _read_number),
-        _read_fill(data["fill"]),
-        {name: _read_stages(f"classes.{name}", operations, part, _read_number) for name, part in classes.items()},
-        _read_network(operations, data["network"]) if "network" in data else None,
-        _read_number("variation", data.get("variation", 0.0)),
+    check_members("classes", classes, optional=None)
+    jitter = read_number(_JITTER, data.get(_JITTER, 0.0))
+    if not 0 <= jitter <= 1:
+        raise PolicyFileError(f"{_JITTER}: must be a number from 0 to 1, got {jitter}; correct the file")
+    return Contents(
+        operations=operations,
+        stages=_read_stages("stages", operations, data["stages"]),
+        fill=read_numbers("fill", data["fill"])
+        if isinstance(data["fill"], list)
+        else read_number("fill", data["fill"]),
+        classes=tuple(classes),
+        class_stages=tuple(_read_stages(f"classes.{name}", operations, part) for name, part in classes.items()),
+        network=read_network(operations, data["network"]) if "network" in data else None,
+        magnitude_jitter=jitter,
     )
-
-
-def _read_network(operations: tuple[Operation, ...], data: Any) -> Network:
-    _check_members("network", data, required=("features", "units", "stages"))
-    seen, units, stages = data["features"], data["units"], data["stages"]
-    _check_members("network.features", seen, required=NAMES)
-    for name in NAMES:
-        _check_members(f"network.features.{name}", seen[name], required=("centre", "scale"))
-    centre, scale = (
-        tuple(_read_number(f"network.features.{name}.{kind}", seen[name][kind]) for name in NAMES)
-        for kind in ("centre", "scale")
-    )
-    if not isinstance(units, list):
-        raise PolicyFileError(f"network.units: expected a list of objects, got {_kind(units)}")
-    for number, unit in enumerate(units):
-        _check_members(f"network.units[{number}]", unit, required=("bias", "offset", "weights"))
-    bias, offset = (
-        tuple(_read_number(f"network.units[{number}].{name}", unit[name]) for number, unit in enumerate(units))
-        for name in ("bias", "offset")
-    )
-    weights = tuple(
-        _read_numbers(f"network.units[{number}].weights", unit["weights"]) for number, unit in enumerate(units)
-    )
-    rows = _read_stages("network.stages", operations, stages, _read_numbers)
-    outputs = tuple(tuple(Outputs(*row) for row in stage) for stage in rows)
-    try:
-        return Network(centre, scale, weights, bias, offset, outputs)
-    except ValueError as error:
-        raise PolicyFileError(f"{error}; correct the file or write it again from the policy") from None
 
 
 def _read_operation(name: str, description: Any) -> Operation:
     where = f"operations.{name}"
     if name not in OPERATIONS:
         raise PolicyFileError(
-            f"{where}: unknown operation {nearest(name, OPERATIONS)}; an operation of your own has to be registered "
-            "with madao.ops.register before the file is read"
+            f"{where}: unknown operation {nearest(name, OPERATIONS)}; register an operation of your own with "
+            "madao.ops.register before reading the file"
         )
     known = find(name)
     if known.range is None:
-        _check_members(where, description)
+        check_members(where, description)
         return known
-    _check_members(where, description, required=("range", "signed", "unit"))
+    check_members(where, description, required=("range", "signed", "unit"))
     if description["signed"] is not known.signed:
         raise PolicyFileError(f"{where}.signed: expected {json.dumps(known.signed)}, got {description['signed']!r}")
     if not isinstance(description["unit"], str):
-        raise PolicyFileError(f"{where}.unit: expected text, got {_kind(description['unit'])}")
+        raise PolicyFileError(f"{where}.unit: expected text, got {kind(description['unit'])}")
     span = description["range"]
     if not isinstance(span, list) or len(span) != 2:
         raise PolicyFileError(f"{where}.range: expected two numbers, got {span!r}")
-    neutral, strongest = (_read_number(f"{where}.range", bound) for bound in span)
+    neutral, strongest = (read_number(f"{where}.range", bound) for bound in span)
     if neutral != known.range[0]:
         raise PolicyFileError(
             f"{where}.range: {name} changes nothing at {known.range[0]:g}, so its range must start there, got {span!r}"
@@ -203,70 +165,3 @@ def _read_operation(name: str, description: Any) -> Operation:
         return known.limited(strongest)
     except ValueError as error:
         raise PolicyFileError(f"{where}.range: {error}") from None
-
-
-def _read_stages(
-    where: str, operations: tuple[Operation, ...], stages: Any, read: Callable[[str, Any], T]
-) -> list[list[tuple[T, T, T | None]]]:
-    if not isinstance(stages, list):
-        raise PolicyFileError(f"{where}: expected a list of objects, got {_kind(stages)}")
-    return [_read_stage(f"{where}[{number}]", operations, stage, read) for number, stage in enumerate(stages)]
-
-
-def _read_stage(
-    where: str, operations: tuple[Operation, ...], stage: Any, read: Callable[[str, Any], T]
-) -> list[tuple[T, T, T | None]]:
-    _check_members(where, stage, required=tuple(operation.name for operation in operations))
-    rows: list[tuple[T, T, T | None]] = []
-    for operation in operations:
-        place, entry = f"{where}.{operation.name}", stage[operation.name]
-        fields = ("selection", "application", *(("magnitude",) if operation.has_magnitude else ()))
-        _check_members(place, entry, required=fields)
-        numbers = [read(f"{place}.{field}", entry[field]) for field in fields]
-        rows.append((numbers[0], numbers[1], numbers[2] if operation.has_magnitude else None))
-    return rows
-
-
-def _read_fill(fill: Any) -> Fill:
-    if isinstance(fill, list):
-        return tuple(_read_number("fill", value) for value in fill)
-    return _read_number("fill", fill)
-
-
-def _read_numbers(where: str, values: Any) -> Numbers:
-    if not isinstance(values, list):
-        raise PolicyFileError(f"{where}: expected a list of numbers, got {_kind(values)}")
-    return tuple(_read_number(f"{where}[{number}]", value) for number, value in enumerate(values))
-
-
-def _read_number(where: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise PolicyFileError(f"{where}: expected a number, got {_kind(value)}")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise PolicyFileError(f"{where}: expected a finite number, got {number}")
-    return number
-
-
-def _check_members(
-    where: str, value: Any, required: tuple[str, ...] = (), optional: tuple[str, ...] | None = ()
-) -> None:
-    """Raise unless `value` is an object with the required members and, unless `optional` is None, no others."""
-    if not isinstance(value, dict):
-        raise PolicyFileError(f"{where}: expected an object, got {_kind(value)}")
-    for name in required:
-        if name not in value:
-            raise PolicyFileError(f"{where}: the field {name!r} is missing; restore it or write the file again")
-    if optional is not None:
-        for name in value:
-            if name not in required and name not in optional:
-                expected = nearest(name, required) if required else f"{name!r}; none belongs here"
-                raise PolicyFileError(f"{where}: unknown field {expected}")
-
-
-def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: f"the text {value!r}", bool: json.dumps(value)}
-    return names.get(type(value), repr(value)) if value is not None else "null"

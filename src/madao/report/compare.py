@@ -11,29 +11,14 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from madao.config.train_config import free_settings
 from madao.report.chart_model import Chart, Panel, Series
 from madao.report.run import Run, dotted
 
 CONFIDENCE = 0.95
 
 # Settings that do not affect a result: runs that differ only in these are repetitions.
-_IRRELEVANT = {
-    "seed",
-    "out",
-    "resume",
-    "device",
-    "tensorboard",
-    "checkpoint_every",
-    "checkpoint_minutes",
-    "data.root",
-    "data.workers",
-    "data.decode",
-    "data.cache_gib",
-    "speed.kernels",
-    "speed.graph",
-    "speed.benchmark",
-    "speed.compile",
-}
+_IRRELEVANT = {"seed", *free_settings()}
 _METHOD = ("augment.", "outer.")
 
 

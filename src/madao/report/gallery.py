@@ -11,7 +11,8 @@ from PIL import Image
 from torch import Tensor
 
 from madao.policy import FrozenPolicy, PolicySpec
-from madao.policy.describe import amount, steps, strength
+from madao.policy.describe import steps
+from madao.policy.units import amount, strength
 
 _LARGEST = 112
 """Largest side of a tile in pixels. Larger images are scaled down; the page enlarges smaller ones."""

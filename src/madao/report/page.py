@@ -9,7 +9,8 @@ from importlib import resources
 import yaml
 
 from madao.policy import PolicySpec
-from madao.policy.describe import sentence, strength
+from madao.policy.describe import sentence
+from madao.policy.units import strength
 from madao.report.chart_model import Chart
 from madao.report.compare import Comparison
 from madao.report.comparison_html import comparison_section, uncompared_runs

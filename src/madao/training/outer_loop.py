@@ -10,8 +10,7 @@ from torch import nn
 from madao.config.outer_config import OuterConfig
 from madao.data import Batches
 from madao.distributed.sampling import shard_of
-from madao.outer.outer_step import OuterStep
-from madao.outer.policy_optimizer import PolicyOptimizer
+from madao.outer import OuterStep, PolicyOptimizer
 from madao.policy import BaseAugmentation
 from madao.tasks import Task
 from madao.training.ema import WeightAverage
@@ -66,7 +65,7 @@ class OuterLoop:
         """Return the most images that pass through the model together, where inner steps have `batch_size`."""
         own = batch_size if self._train is None else self._train.batch_size
         largest = max(self._validation.batch_size, own)
-        return min(largest, self.outer.microbatch or largest)
+        return min(largest, self.outer.compute.microbatch or largest)
 
     def applies(self, step: int) -> bool:
         """Return whether training images pass through the policy at a step."""
@@ -79,8 +78,7 @@ class OuterLoop:
             progress: The part of training that is over.
             trained: The result of the inner step.
         """
-        if not self.outer.due():
-            self.outer.step((trained.cropped, trained.targets), ())
+        if not self.outer.tick():
             return
         self.at_work = True
         with self.profiler.outer_step():
@@ -109,9 +107,8 @@ class OuterLoop:
                 self.ema.module.load_state_dict(self.network.state_dict())  # weights of before are not trained
             self.ema.update(self.network)
         places = (draw.hole_y, draw.hole_x)
-        self.last = self.outer.step((cropped, targets, *places), batch, self.base_augmentation.after_policy)
-        if self.last is not None:
-            self.record.append(_health(self.outer.calls, self.last))
+        self.last = self.outer.update((cropped, targets, *places), batch, self.base_augmentation.after_policy)
+        self.record.append(_health(self.outer.calls, self.last))
 
     def check_alike(self) -> None:
         """Raise if the processes' policies differ in a bit: a check of madao, not of its user."""

@@ -25,7 +25,7 @@ from madao.data.datasets.masks import is_mask_folder
 from madao.data.decoding import gpu_decode_error
 from madao.data.split import missing_classes
 from madao.errors import DataError, DatasetNotFoundError, UserError
-from madao.text import counted
+from madao.text import counted, nearest
 
 _OWN_SIZE = ("cifar10", "cifar100", "svhn", "npz", "digits", "shapes")
 """Data sets whose images have one size: the model sees them whole."""
@@ -110,6 +110,8 @@ def load_dataset(config: DataConfig) -> Dataset:
         UserError: The data set is missing or damaged, or settings do not suit it.
     """
     name = config.name or _default_data(config.root)
+    if name not in DATASETS:
+        raise UserError(f"unknown data set {nearest(name, DATASETS)}")
     if config.shift != "none" and name not in ("digits", "shapes"):
         raise UserError(f"`data.shift` goes with the data sets digits and shapes, got {name}; leave it out")
     if config.root is None and name in ("folder", "masks", "npz", "webdataset"):

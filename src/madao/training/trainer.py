@@ -81,7 +81,7 @@ class Trainer:
             record_policy(run.directory, run.policy, run.epoch, run.step)
         for note in run.notes:
             run.console.say(note)
-        if run.config.tensorboard and run.ranks.first and run.epoch < run.config.epochs:
+        if run.config.tensorboard and run.ranks.is_first and run.epoch < run.config.epochs:
             self.logger = TensorBoardLogger(run.directory.path / "tensorboard", run.step)
         self._saved_at = time.monotonic()
 

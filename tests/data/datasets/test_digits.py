@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from sklearn.datasets import load_digits
 from torch import Tensor
 from torchvision.transforms import InterpolationMode
@@ -110,23 +109,19 @@ def test_training_digits_are_the_same_whatever_is_planted(planted: str) -> None:
 
 @pytest.mark.parametrize("planted", PLANTED)
 def test_the_others_are_moved_four_times_each(planted: str) -> None:
-    for plain, moved in zip(splits(digits())[1:], splits(digits(planted))[1:], strict=True):
+    for seed, (plain, moved) in enumerate(zip(splits(digits()), splits(digits(planted)), strict=True)):
+        if seed == 0:
+            continue  # training digits
         assert torch.equal(moved.labels, plain.labels.repeat(4))
-        copies = moved.images.reshape(4, 449, 1, 16, 16)
-        most = 0.4 if planted == "invert" else 0.9  # every second one is inverted
-        assert (copies != plain.images).flatten(2).any(2).float().mean() > most
-        for i in range(4):
-            for j in range(i):
-                assert (copies[i] != copies[j]).flatten(1).any(1).float().mean() > most
-    validation, test = splits(digits(planted))[1:]
-    for part, seed in ((validation, 1), (test, 2)):
-        light = splits(digits())[seed].images
+        light = plain.images
         if planted == BY_TONE:
-            # By a corner, where no ink is: the darkest of the dark ones has a tenth of 255 there.
-            dark = part.images[:, 0, 0, 0].reshape(4, -1).amin(0) > 20
+            # A corner has no ink: the darkest of the dark digits has a tenth of 255 there.
+            dark = moved.images[:, 0, 0, 0].reshape(4, -1).amin(0) > 20
             assert 0.4 < dark.float().mean() < 0.6
             light = torch.where(dark.reshape(-1, 1, 1, 1), 255 - light, light)
-        assert torch.equal(part.images, plant(light.repeat(4, 1, 1, 1), part.labels, planted, seed))
+        assert torch.equal(moved.images, plant(light.repeat(4, 1, 1, 1), moved.labels, planted, seed))
+        copies = moved.images.reshape(4, 449, -1)
+        assert (copies[0] != copies[1]).any(1).float().mean() > 0.4  # another strength; every second is inverted
 
 
 @pytest.mark.parametrize("strength", [-1.0, -0.4, 0.0, 0.5, 1.0])
@@ -134,17 +129,6 @@ def test_rotation_is_torchvisions_to_thirty_degrees(strength: float) -> None:
     images = some()
     expected = TF.rotate(images, 30 * strength, InterpolationMode.BILINEAR)
     torch.testing.assert_close(SHIFTS["rotate"](images, even(strength)), expected, rtol=0, atol=1e-4)
-
-
-def test_rotation_is_pillows() -> None:
-    """Pillow cuts at the image's edge, where ours falls off over one pixel; a margin makes the edge empty."""
-    images = torch.nn.functional.pad(pixels(digits().train).images[:40], [4] * 4)
-    result = SHIFTS["rotate"](images / 255, even(0.7)) * 255
-    expected = [
-        np.array(Image.fromarray(image[0].numpy()).rotate(21, Image.Resampling.BILINEAR), dtype=np.float32)
-        for image in images
-    ]
-    assert (result[:, 0] - torch.from_numpy(np.stack(expected))).abs().max() < 1.5
 
 
 def test_every_second_image_is_inverted() -> None:
@@ -219,7 +203,7 @@ def test_a_seed_gives_the_same_and_another_another(shift: str) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_what_undoes_a_shift_is_an_operation() -> None:
+def test_operations_undo_each_shift() -> None:
     assert FAMILIES.keys() == {*SHIFTS, BY_CLASS, BY_TONE}
     names = [name for shift in SHIFTS for name in FAMILIES[shift]]
     assert set(names) <= OPERATIONS.keys()

@@ -116,11 +116,6 @@ def opened(name: str, root: Path, **settings: Any) -> Dataset:
     return dataset
 
 
-def paths(images: Images | None) -> list[str]:
-    assert isinstance(images, ImageFiles)
-    return [f"{path.parent.name}/{path.stem}" for path in images.paths]
-
-
 def labels(images: Images | None) -> list[int]:
     assert images is not None
     return images.labels.tolist()
@@ -155,57 +150,55 @@ def test_another_side(tmp_path: Path) -> None:
     assert flowers.on_error == "skip"
 
 
-def test_imagenet(tmp_path: Path) -> None:
-    dataset = opened("imagenet", tmp_path)
-    assert dataset.classes == ("tench", "goldfish")
-    assert paths(dataset.train) == ["n01/a", "n02/b", "n02/c"]
-    assert labels(dataset.train) == [0, 1, 1]
-    assert paths(dataset.test) == ["n01/e", "n02/d"]
-    assert labels(dataset.test) == [0, 1]
+FILES: dict[str, tuple[int, tuple[str, str], list[str], list[int], list[str], list[int]]] = {
+    "imagenet": (2, ("tench", "goldfish"), ["n01/a", "n02/b", "n02/c"], [0, 1, 1], ["n01/e", "n02/d"], [0, 1]),
+    # The official training and validation images together are the training split.
+    "flowers102": (
+        102,
+        ("pink primrose", "blackberry lily"),
+        [f"jpg/image_{i:05d}" for i in (2, 1, 4, 3)],
+        [101, 0, 3, 2],
+        ["jpg/image_00005", "jpg/image_00001"],
+        [4, 0],
+    ),
+    "oxford-pets": (
+        2,
+        ("Bengal", "Great Dane"),
+        ["images/great_dane_1", "images/Bengal_7"],
+        [1, 0],
+        ["images/Bengal_8"],
+        [0],
+    ),
+    "fgvc-aircraft": (2, ("A320", "Boeing 737"), ["images/1", "images/0"], [1, 0], ["images/2"], [1]),
+    "stanford-cars": (
+        196,
+        ("car 0", "car 195"),
+        ["cars_train/1", "cars_train/2"],
+        [195, 0],
+        ["cars_test/2", "cars_test/1"],
+        [1, 0],
+    ),
+}
+"""By name: number of classes, the first and the last one, then files and labels of training and test images."""
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_and_labels(tmp_path: Path, name: str) -> None:
+    dataset = opened(name, tmp_path)
+    found: list[object] = [len(dataset.classes), (dataset.classes[0], dataset.classes[-1])]
+    for images in (dataset.train, dataset.test):
+        assert isinstance(images, ImageFiles)
+        found += [[f"{path.parent.name}/{path.stem}" for path in images.paths], images.labels.tolist()]
+    assert tuple(found) == FILES[name]
+    assert dataset.flip
+    assert dataset.train.load([0])[0].shape == (1, 3, 256, 256)
+
+
+def test_imagenet_with_other_class_folders_in_test_is_refused(tmp_path: Path) -> None:
+    imagenet(tmp_path)
     (tmp_path / "val" / "n01").rename(tmp_path / "n01")
     with pytest.raises(DataError, match=r"train and val in .* have different class folders; extract"):
         DATASETS["imagenet"](DatasetRequest(tmp_path))
-
-
-def test_flowers_join_the_official_training_and_validation_images(tmp_path: Path) -> None:
-    dataset = opened("flowers102", tmp_path)
-    assert len(dataset.classes) == 102
-    assert paths(dataset.train) == [f"jpg/image_{i:05d}" for i in (2, 1, 4, 3)]
-    assert labels(dataset.train) == [101, 0, 3, 2]
-    assert paths(dataset.test) == ["jpg/image_00005", "jpg/image_00001"]
-    assert labels(dataset.test) == [4, 0]
-
-
-def test_pets(tmp_path: Path) -> None:
-    dataset = opened("oxford-pets", tmp_path)
-    assert dataset.classes == ("Bengal", "Great Dane")
-    assert paths(dataset.train) == ["images/great_dane_1", "images/Bengal_7"]
-    assert labels(dataset.train) == [1, 0]
-    assert paths(dataset.test) == ["images/Bengal_8"]
-
-
-def test_aircraft_by_family(tmp_path: Path) -> None:
-    dataset = opened("fgvc-aircraft", tmp_path)
-    assert dataset.classes == ("A320", "Boeing 737")
-    assert paths(dataset.train) == ["images/1", "images/0"]
-    assert labels(dataset.train) == [1, 0]
-    assert labels(dataset.test) == [1]
-
-
-def test_cars(tmp_path: Path) -> None:
-    dataset = opened("stanford-cars", tmp_path)
-    assert len(dataset.classes) == 196
-    assert paths(dataset.train) == ["cars_train/1", "cars_train/2"]
-    assert labels(dataset.train) == [195, 0]
-    assert paths(dataset.test) == ["cars_test/2", "cars_test/1"]
-    assert labels(dataset.test) == [1, 0]
-
-
-@pytest.mark.parametrize("name", ["imagenet", "flowers102", "oxford-pets", "fgvc-aircraft", "stanford-cars"])
-def test_files_may_be_mirrored_and_are_squares_of_256(tmp_path: Path, name: str) -> None:
-    dataset = opened(name, tmp_path)
-    assert dataset.flip
-    assert dataset.train.load([0])[0].shape == (1, 3, 256, 256)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -104,7 +104,7 @@ def problem(model: nn.Module, images: Tensor = IMAGES, dtype: torch.dtype = torc
 
 
 @every_model
-def test_everything_is_left_as_it_was(name: str) -> None:
+def test_models_and_random_state_are_left_unchanged(name: str) -> None:
     model = build(name)
     model.train()
     next(iter(model.modules())).training = True
@@ -142,7 +142,7 @@ def test_forward_mode_equals_double_backward(name: str) -> None:
     torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-10)
 
 
-def test_batch_norm_modes() -> None:
+def test_the_mode_decides_the_statistics_of_batch_norm() -> None:
     model = build("batch norm")
     model[1].running_mean.fill_(0.3)  # type: ignore[index]
     train, evaluate, keep = (FunctionalModel(model, mode) for mode in ("train", "eval", "keep"))
@@ -187,7 +187,7 @@ def test_modes_are_restored_when_the_model_fails() -> None:
     assert model[1].track_running_stats  # type: ignore[index]
 
 
-def test_autocast() -> None:
+def test_autocast_runs_in_half_precision_and_agrees_with_float32() -> None:
     model = build("batch norm")
     half = FunctionalModel(model, "train", autocast=torch.bfloat16)
     full = FunctionalModel(model, "train")
@@ -239,7 +239,7 @@ def test_memory_does_not_grow_with_the_number_of_products() -> None:
     assert abs(counts[2] - counts[1]) <= 2
 
 
-def test_models_compiled_in_place() -> None:
+def test_models_compiled_in_place_run_uncompiled() -> None:
     expected = hypergradient(problem(build("batch norm")), Neumann(1, 1e-2)).grads
     whole, part = build("batch norm"), build("batch norm")
     whole.compile(backend="eager")
@@ -276,6 +276,6 @@ def test_a_transformer_in_evaluation_mode_and_half_precision_parameters() -> Non
     assert half(half.params, IMAGES.bfloat16()).dtype == torch.bfloat16
 
 
-def test_bad_mode() -> None:
+def test_an_unknown_mode_raises() -> None:
     with pytest.raises(ValueError, match="mode must be 'train', 'eval' or 'keep', got 'test'"):
         FunctionalModel(nn.Linear(1, 1), "test")  # type: ignore[arg-type]

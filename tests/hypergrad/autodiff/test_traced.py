@@ -148,7 +148,7 @@ def assert_same_derivatives(traced: Traced, case: Case, tolerance: float = 1e-9)
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize("name", MODELS)
-def test_derivatives_are_those_of_the_reference(name: str, mode: str) -> None:
+def test_derivatives_equal_the_reference(name: str, mode: str) -> None:
     assert_same_derivatives(Traced(), case(name, mode))
 
 
@@ -158,7 +158,7 @@ def test_compiled_graphs_give_the_same() -> None:
     assert_same_derivatives(Traced(compile=True), case("layers", dtype=torch.float32), 1e-4)
 
 
-def test_new_data_is_written_into_what_was_traced() -> None:
+def test_graphs_read_new_data_from_the_tensors_traced() -> None:
     traced, given = Traced(), case("batch norm")
     traced.slopes(given.loss, given.params, given.direction, (given.images,))
     traced.products(given.loss, given.params, (given.images,))(given.direction)
@@ -169,7 +169,7 @@ def test_new_data_is_written_into_what_was_traced() -> None:
     assert_same_derivatives(traced, given)
 
 
-def test_what_is_only_scored_keeps_nothing_for_a_backward_pass() -> None:
+def test_slopes_store_nothing_for_a_backward_pass() -> None:
     traced, given = Traced(), case("batch norm")
     kept: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda _: given.images):
@@ -195,7 +195,7 @@ def test_sums_of_convolutions_are_merged() -> None:
     assert count(then) == (4, 2 * 4 - 1)
 
 
-def test_products_do_not_compute_again_what_does_not_move() -> None:
+def test_products_do_not_repeat_the_part_without_the_vector() -> None:
     traced, given = Traced(), case("batch norm")
     traced.products(given.loss, given.params, (given.images,))(given.direction)
     _, then = products_of(traced)
@@ -218,7 +218,7 @@ def outer(params: tuple[Tensor, ...], inputs: Tensor) -> Tensor:
     return torch.stack([param.square().sum() for param in params]).sum()
 
 
-def test_random_numbers_are_refused() -> None:
+def test_losses_that_draw_random_numbers_raise() -> None:
     pure = FunctionalModel(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Dropout(0.5)))
     params = tuple(pure.params.values())
 
@@ -230,14 +230,14 @@ def test_random_numbers_are_refused() -> None:
         Traced().slopes(loss, params, params, (torch.rand(3, 4),))
 
 
-def test_other_shapes_are_traced_anew() -> None:
+def test_other_shapes_are_traced_again() -> None:
     traced, given = Traced(), case("batch norm")
     for side in (SIDE, SIDE + 3):
         images = torch.rand(BATCH, 3, side, side, dtype=torch.float64)
         assert_same_derivatives(traced, dataclasses.replace(given, images=images))
 
 
-def test_norms_torch_would_get_wrong_are_refused() -> None:
+def test_norms_that_torch_differentiates_wrongly_raise() -> None:
     params = (torch.rand(4, 4, dtype=torch.float64),)
 
     def loss(params: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> Tensor:

@@ -101,7 +101,7 @@ def outer_gradient() -> dict[str, Tensor]:
 
 
 class Recording:
-    """A baseline that remembers what it was shown."""
+    """A baseline that records its batch."""
 
     seen: Batch
 
@@ -123,7 +123,7 @@ def test_values_equal_explicit_per_example_gradients() -> None:
 
 
 def exact_gradient() -> list[Tensor]:
-    """−∂/∂φ of Σ_z P_φ(z) ⟨q, ∇θ ℓ_b(z, φ)⟩, averaged over examples, by going through every draw z there is."""
+    """−∂/∂φ of Σ_z P_φ(z) ⟨q, ∇θ ℓ_b(z, φ)⟩, averaged over examples, by enumerating every draw z."""
     outcomes = list(itertools.product(range(3), (False, True), (-1.0, 1.0), repeat=2))
     shape = (2, len(outcomes))
     choice = torch.tensor([[z[0], z[3]] for z in outcomes]).T
@@ -194,7 +194,7 @@ def test_baselines_lower_the_variance(samples: dict[str, Tensor], capsys: pytest
         assert variance[name] < variance["none"], name
 
 
-def test_baselines_by_hand() -> None:
+def test_baselines_have_the_values_computed_by_hand() -> None:
     influence = torch.tensor([1.0, 2.0, 6.0, 3.0])
     batch = Batch(influence, torch.tensor([0, 0, 0, 1]), lambda: torch.arange(4.0))
     torch.testing.assert_close(BatchMean()(batch), torch.full((4,), 3.0))
@@ -207,14 +207,14 @@ def test_baselines_by_hand() -> None:
         SameExample()(Batch(torch.tensor([1.0, 2.0, 6.0]), None, None, 3)), torch.tensor([4.0, 3.5, 1.5])
     )
     for draws in (1, 3):
-        with pytest.raises(ValueError, match=f"needs two draws .* got {draws} for 4 rows"):
+        with pytest.raises(ValueError, match=f"at least two draws .* got {draws} for 4 rows"):
             SameExample()(Batch(influence, None, None, draws))
 
 
 def hardness_taken_out(draw: Draw, pathwise: int = COUNT) -> list[Tensor]:
-    """−∂/∂φ of the score and pathwise parts of a_b − β ℓ_b, β a number, by explicit gradients and numpy's own line.
+    """−∂/∂φ of a_b − β ℓ_b with constant β, by explicit gradients and numpy's regression.
 
-    The pathwise part is that of the first examples.
+    The pathwise part covers the first `pathwise` examples.
     """
     augmented = POLICY.augment(IMAGES, draw)
     influence, loss = influence_of(augmented, LABELS, outer_gradient()), losses(MODEL.params, augmented)
@@ -226,7 +226,7 @@ def hardness_taken_out(draw: Draw, pathwise: int = COUNT) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("kind", [ForwardOverReverse(), DoubleBackward(), FiniteDifference(), Traced()])
-def test_same_loss_takes_a_line_of_the_losses_out(kind: SecondOrder) -> None:
+def test_same_loss_removes_the_regression_on_the_losses(kind: SecondOrder) -> None:
     draw = POLICY.sample(IMAGES, torch.Generator().manual_seed(5), relaxed=True).pathwise()
     expected = hardness_taken_out(draw)
     found = hypergradient(problem(draw), Identity(1.0), kind, Influence(SameLoss()), check=False).grads
@@ -241,7 +241,7 @@ def part(of: slice, p: dict[str, Tensor], x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", [ForwardOverReverse(), DoubleBackward(), FiniteDifference(), Traced()])
-def test_same_loss_knows_the_losses_of_what_is_only_scored(kind: SecondOrder) -> None:
+def test_same_loss_includes_examples_that_are_only_scored(kind: SecondOrder) -> None:
     draw = POLICY.sample(IMAGES, torch.Generator().manual_seed(7), relaxed=True).pathwise()
     smooth, scored = slice(0, 20), slice(20, COUNT)
     terms = [
@@ -254,7 +254,7 @@ def test_same_loss_knows_the_losses_of_what_is_only_scored(kind: SecondOrder) ->
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
 
 
-def test_same_loss_is_the_same_in_parts() -> None:
+def test_same_loss_does_not_depend_on_microbatches() -> None:
     draw = POLICY.sample(IMAGES, torch.Generator().manual_seed(6), relaxed=True).pathwise()
     parts = [Term(functools.partial(part, of), (of.stop - of.start) / COUNT) for of in (slice(0, 20), slice(20, COUNT))]
     whole, split = (
@@ -265,7 +265,7 @@ def test_same_loss_is_the_same_in_parts() -> None:
         torch.testing.assert_close(a, b)
 
 
-def test_same_loss_by_hand() -> None:
+def test_same_loss_has_the_values_computed_by_hand() -> None:
     losses_, other = torch.tensor([0.0, 1.0, 2.0, 5.0]), torch.tensor([0.3, -0.1, 0.2, 0.4])
     exact = Batch(3.0 * losses_ + 1.0, None, None, losses=losses_)
     torch.testing.assert_close(SameLoss()(exact), exact.influence)  # hardness and nothing else
@@ -279,7 +279,7 @@ def test_same_loss_by_hand() -> None:
         assert float(SameLoss().slope(same)) == 0
 
 
-def test_relaxed_and_influence_agree_on_what_is_not_discrete() -> None:
+def test_relaxed_and_influence_agree_on_continuous_draws() -> None:
     """With nothing drawn but the sign, both give the exact derivative in the magnitude."""
     policy = Policy(stages=1, operations=["Brightness"]).double()
     with torch.no_grad():
@@ -300,7 +300,7 @@ def test_relaxed_and_influence_agree_on_what_is_not_discrete() -> None:
     assert results[0].abs() > 1e-6
 
 
-def test_the_weight_of_a_term_weighs_the_score_too() -> None:
+def test_the_weight_of_a_term_multiplies_the_score() -> None:
     draw = POLICY.sample(IMAGES, relaxed=True).pathwise()
     given = problem(draw)
 
@@ -315,7 +315,7 @@ def test_the_weight_of_a_term_weighs_the_score_too() -> None:
         torch.testing.assert_close(3 * a, b)
 
 
-def test_mistakes() -> None:
+def test_missing_and_unfit_inputs_raise() -> None:
     draw = POLICY.sample(IMAGES, relaxed=True).pathwise()
     given = problem(draw)
     with pytest.raises(ValueError, match="Influence needs the log-probability of each draw"):
@@ -324,7 +324,7 @@ def test_mistakes() -> None:
         hypergradient(dataclasses.replace(given, log_prob=given.log_prob.detach()), estimator=Influence())  # type: ignore[union-attr]
     with pytest.raises(ValueError, match=r"the inner loss gave shape \[1\], log_prob has \[48\]; use reduction='none'"):
         hypergradient(dataclasses.replace(given, inner=lambda p, x: losses(p, x).mean()), estimator=Influence())
-    with pytest.raises(ValueError, match=r"ClassMean needs to know the classes; give Problem\(classes=labels\)"):
+    with pytest.raises(ValueError, match="ClassMean needs the classes of the examples"):
         hypergradient(dataclasses.replace(given, classes=None), estimator=Influence(ClassMean()))
-    with pytest.raises(ValueError, match="Unaugmented needs the examples as they were"):
+    with pytest.raises(ValueError, match="Unaugmented needs the examples before augmentation"):
         hypergradient(dataclasses.replace(given, plain=None), estimator=Influence(Unaugmented()))

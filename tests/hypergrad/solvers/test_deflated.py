@@ -1,4 +1,4 @@
-"""The outer gradient without its part along training gradients, against the formula written out."""
+"""Deflated against its formula written out."""
 
 import math
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.hypergrad import Deflated, Identity, Problem, Status, hypergradient
-from madao.hypergrad.result import Solution
+from madao.hypergrad import Deflated, Identity, Problem, Solution, Status, System, hypergradient
 from madao.hypergrad.solvers.deflated import solve_positive
+from madao.hypergrad.solvers.gradient_history import GradientHistory
 from tests.helpers.problems import quadratic
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -19,23 +19,25 @@ def random(*shape: int) -> Tensor:
 
 
 def parts(flat: Tensor) -> tuple[Tensor, ...]:
-    """As two parameters."""
+    """The vector as two parameters."""
     return flat[:6].reshape(2, 3), flat[6:]
 
 
 def fed(solver: Deflated, v: Tensor, gradients: list[Tensor]) -> tuple[Solution, Tensor]:
-    """Call after call with these gradients: what the last one found, and what is remembered then."""
-    recent: Tensor | None = None
+    """Solve once for each gradient; return the last solution and the rows remembered then."""
+    state = solver.prepare(None, parts(v), check=False)
     for gradient in gradients:
-        found = solver.solve(parts(v), parts(gradient), recent)
-        assert found.newest is not None
-        recent = solver.remembered(recent, found.newest)
-    assert recent is not None
-    return found, recent
+        found = solver.solve(system(v, gradient), state)
+        state.add(found.carry)
+    return found, state.rows
+
+
+def system(v: Tensor, gradient: Tensor) -> System:
+    return System(parts(v), gradient=lambda: parts(gradient))
 
 
 def written_out(v: Tensor, gradients: list[Tensor], damping: float) -> Tensor:
-    """(I + GGᵀ/λ)⁻¹ v, which is what the formula is by the identity of Woodbury."""
+    """(I + GGᵀ/λ)⁻¹ v, which equals the formula by the Woodbury identity."""
     units = torch.stack([gradient / gradient.norm() for gradient in gradients])
     solved: Tensor = torch.linalg.solve(torch.eye(len(v), dtype=v.dtype) + units.T @ units / damping, v)
     return solved
@@ -43,7 +45,7 @@ def written_out(v: Tensor, gradients: list[Tensor], damping: float) -> Tensor:
 
 @pytest.mark.parametrize("damping", [1e-4, 0.01, 1.0])
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_it_is_the_inverse_written_out(count: int, damping: float) -> None:
+def test_deflated_equals_the_inverse_written_out(count: int, damping: float) -> None:
     v, gradients = random(10), [3.0 * random(10) for _ in range(count)]
     found, _ = fed(Deflated(memory=5, scale=0.3, damping=damping), v, gradients)
     torch.testing.assert_close(torch.cat([p.flatten() for p in found.vector]), 0.3 * written_out(v, gradients, damping))
@@ -52,31 +54,31 @@ def test_it_is_the_inverse_written_out(count: int, damping: float) -> None:
     assert found.norms.tolist() == pytest.approx([float(v.norm()), float(written_out(v, gradients, damping).norm())])
 
 
-def test_parts_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    v, gradient, recent = random(10), random(10), random(2, 10)
-    whole = Deflated(memory=3).solve(parts(v), parts(gradient), recent).vector
+def test_the_result_does_not_depend_on_the_size_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, state = system(random(10), random(10)), GradientHistory(random(2, 10))
+    whole = Deflated(memory=3).solve(given, state).vector
     for size in (1, 3, 5, 9):
         monkeypatch.setattr("madao.hypergrad.solvers.deflated._PART", size)
-        torch.testing.assert_close(Deflated(memory=3).solve(parts(v), parts(gradient), recent).vector, whole)
+        torch.testing.assert_close(Deflated(memory=3).solve(given, state).vector, whole)
 
 
-def test_of_more_gradients_than_it_remembers_the_oldest_are_forgotten() -> None:
+def test_the_oldest_gradients_are_forgotten() -> None:
     v, gradients = random(10), [random(10) for _ in range(7)]
     found, _ = fed(Deflated(memory=3), v, gradients)
     torch.testing.assert_close(torch.cat([p.flatten() for p in found.vector]), written_out(v, gradients[-3:], 0.01))
 
 
-def test_what_training_achieves_by_itself_is_taken_out() -> None:
+def test_the_part_along_the_training_gradient_is_removed() -> None:
     """The part of v along the inner gradient is λ / (1 + λ) of what it was; the rest stays."""
     along, across = torch.eye(10, dtype=torch.float64)[:2]
-    (first, second) = Deflated(memory=4, damping=0.01).solve(parts(50 * along + across), parts(-7 * along)).vector
+    (first, second) = Deflated(memory=4, damping=0.01).solve(system(50 * along + across, -7 * along)).vector
     left = torch.cat([first.flatten(), second])
     torch.testing.assert_close(left, 50 * 0.01 / 1.01 * along + across)
 
 
-def test_a_gradient_of_zero_takes_nothing_out() -> None:
+def test_a_gradient_of_zero_removes_nothing() -> None:
     v = random(10)
-    found = Deflated(memory=2).solve(parts(v), parts(torch.zeros(10, dtype=torch.float64)))
+    found = Deflated(memory=2).solve(system(v, torch.zeros(10, dtype=torch.float64)))
     torch.testing.assert_close(torch.cat([p.flatten() for p in found.vector]), v)
 
 
@@ -88,8 +90,8 @@ def test_the_same_gradient_again_and_again_does_no_harm() -> None:
     assert torch.isfinite(q).all()
 
 
-def test_a_hypergradient_by_it_is_that_of_its_q() -> None:
-    """With the gradient of the inner loss at θ, its weight decay included."""
+def test_the_hypergradient_follows_from_q() -> None:
+    """The training gradient includes weight decay."""
     known = quadratic()
     theta, phi = known.problem.params + 0.3, known.problem.hyper
     problem = Problem(params=theta, hyper=phi, inner=known.problem.inner, outer=known.problem.outer, weight_decay=0.7)
@@ -103,7 +105,7 @@ def test_a_hypergradient_by_it_is_that_of_its_q() -> None:
     torch.testing.assert_close(found.grads, direct - mixed.T @ q)
     assert found.stats.products == 0
     assert found.stats.residual is None
-    again = hypergradient(problem, Deflated(memory=3), recent=found.recent)
+    again = hypergradient(problem, Deflated(memory=3), state=found.state)
     torch.testing.assert_close(again.solution, written_out(v, [gradient, gradient], 0.01))
 
 
@@ -128,7 +130,7 @@ def test_with_a_memory_of_one_only_the_gradient_of_the_call_counts() -> None:
     torch.testing.assert_close(torch.cat([p.flatten() for p in found.vector]), written_out(v, gradients[1:], 0.01))
 
 
-def test_half_precision_is_computed_with_in_single() -> None:
+def test_half_precision_is_computed_in_single() -> None:
     v, gradients = random(10).bfloat16(), [random(10).bfloat16() for _ in range(8)]
     found, _ = fed(Deflated(memory=8, damping=1e-3), v, gradients)
     assert found.vector[0].dtype == torch.bfloat16
@@ -137,15 +139,14 @@ def test_half_precision_is_computed_with_in_single() -> None:
     assert float((left - expected).norm() / expected.norm()) < 0.01
 
 
-def test_recent_gradients_of_something_else_are_refused() -> None:
+def test_the_state_of_another_solver_raises() -> None:
     known = quadratic()
-    recent = hypergradient(known.problem, Deflated(memory=3)).recent
-    assert recent is not None
-    with pytest.raises(ValueError, match=r"have the shape \[3, .*\], got \[2, "):
-        hypergradient(known.problem, Deflated(memory=4), recent=recent)
-    with pytest.raises(ValueError, match=r"only Deflated\(\) has recent gradients, got Identity"):
-        hypergradient(known.problem, Identity(), recent=recent)
-    assert hypergradient(known.problem, Identity()).recent is None
+    state = hypergradient(known.problem, Deflated(memory=3)).state
+    with pytest.raises(ValueError, match=r"shape \[3, .*\], got \[2, "):
+        hypergradient(known.problem, Deflated(memory=4), state=state)
+    with pytest.raises(ValueError, match="has no state"):
+        hypergradient(known.problem, Identity(), state=state)
+    assert hypergradient(known.problem, Identity()).state is None
 
 
 @pytest.mark.parametrize("size", [1, 2, 9])
@@ -160,7 +161,7 @@ def test_small_systems_are_solved(size: int) -> None:
 @pytest.mark.parametrize(
     "settings", [{"memory": 0}, {"scale": 0.0}, {"damping": 0.0}, {"damping": -1.0}, {"scale": math.nan}]
 )
-def test_what_makes_no_sense_is_refused(settings: dict[str, float]) -> None:
+def test_settings_out_of_range_raise(settings: dict[str, float]) -> None:
     (name,) = settings
     with pytest.raises(ValueError, match=f"{name} must be"):
         Deflated(**settings)  # type: ignore[arg-type]

@@ -15,12 +15,13 @@ from madao.hypergrad import (
     FunctionalModel,
     GaussNewton,
     Problem,
+    Solution,
     Status,
+    System,
     Traced,
     hypergradient,
 )
 from madao.hypergrad.autodiff.products import SecondOrder
-from madao.hypergrad.result import Solution
 
 GENERATOR = torch.Generator().manual_seed(0)
 
@@ -89,7 +90,7 @@ def written_out(loss: Any, params: tuple[Tensor, ...], inputs: tuple[Tensor, ...
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize("second_order", [ForwardOverReverse(), Traced()])
-def test_products_are_those_of_the_matrix(second_order: SecondOrder, mode: str) -> None:
+def test_products_equal_those_of_the_matrix(second_order: SecondOrder, mode: str) -> None:
     loss, params, inputs = classified(mode)
     matrix = written_out(loss, params, inputs)
     product = second_order.gauss_newton(loss, params, inputs)
@@ -114,10 +115,13 @@ def parts(flat: Tensor) -> tuple[Tensor, ...]:
 
 
 def solved(matrix: Tensor, v: Tensor, solver: GaussNewton | ConjugateGradient) -> Solution:
-    return solver.solve(lambda direction: parts(matrix @ joined(direction)), parts(v))
+    def product(direction: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return parts(matrix @ joined(direction))
+
+    return solver.solve(System(parts(v), product, product))
 
 
-def test_as_many_steps_as_dimensions_are_the_inverse() -> None:
+def test_as_many_steps_as_dimensions_give_the_inverse() -> None:
     factor, v = random(10, 10), random(10)
     matrix = factor @ factor.T + 0.1 * torch.eye(10, dtype=torch.float64)
     found = solved(matrix, v, GaussNewton(20, damping=0, scale=None))
@@ -128,7 +132,7 @@ def test_as_many_steps_as_dimensions_are_the_inverse() -> None:
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
 @pytest.mark.parametrize("damping", [0.0, 0.3])
-def test_fewer_steps_are_the_best_of_the_krylov_space(steps: int, damping: float) -> None:
+def test_fewer_steps_give_the_best_vector_of_the_krylov_space(steps: int, damping: float) -> None:
     factor, v = random(10, 7), random(10)
     matrix = factor @ factor.T
     found = solved(matrix, v, GaussNewton(steps, damping, scale=None))
@@ -146,7 +150,7 @@ def test_fewer_steps_are_the_best_of_the_krylov_space(steps: int, damping: float
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_nothing_to_solve_and_nothing_that_can_be(dtype: torch.dtype) -> None:
+def test_zero_vectors_and_flat_or_infinite_curvature_are_handled(dtype: torch.dtype) -> None:
     matrix, v = torch.eye(10, dtype=dtype), random(10).to(dtype)
     assert joined(solved(matrix, torch.zeros(10, dtype=dtype), GaussNewton()).vector).tolist() == [0.0] * 10
     flat = solved(0 * matrix, v, GaussNewton(scale=2.0))
@@ -155,7 +159,7 @@ def test_nothing_to_solve_and_nothing_that_can_be(dtype: torch.dtype) -> None:
     assert solved(matrix * torch.nan, v, GaussNewton()).status is Status.NON_FINITE
 
 
-def test_steps_end_before_curvature_that_is_not_positive() -> None:
+def test_steps_end_before_a_direction_without_positive_curvature() -> None:
     """As of `ConjugateGradient`, but without a wait."""
     ended = set()
     for _ in range(20):
@@ -173,7 +177,7 @@ def test_steps_end_before_curvature_that_is_not_positive() -> None:
 @pytest.mark.parametrize(
     "compute", [lambda: GaussNewton(0), lambda: GaussNewton(damping=-1.0), lambda: GaussNewton(scale=0.0)]
 )
-def test_wrong_settings_are_refused(compute: Callable[[], Any]) -> None:
+def test_settings_out_of_range_raise(compute: Callable[[], Any]) -> None:
     with pytest.raises(ValueError, match="must be"):
         compute()
 

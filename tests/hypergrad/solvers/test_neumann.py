@@ -1,4 +1,4 @@
-"""The Neumann series by powers of the Hessian, and which of them can be left out."""
+"""The Neumann series by powers of the Hessian, and the powers that can be left out."""
 
 import math
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from madao.hypergrad import Neumann, Status
+from madao.hypergrad import Neumann, Status, System
 from madao.hypergrad.pytree import Vector
-from madao.hypergrad.solvers.neumann import PowerSeries
+from madao.hypergrad.solvers.neumann import needed_powers
 
 CURVATURES = torch.tensor([0.1, 0.5, 1.0, 3.0], dtype=torch.float64)
 V = (torch.tensor([1.0, -2.0, 0.5, 1.5], dtype=torch.float64),)
@@ -24,55 +24,55 @@ def relative(found: Vector, expected: Vector) -> float:
 
 @pytest.mark.parametrize("scale", [0.01, 0.3, 0.6])
 @pytest.mark.parametrize("steps", [1, 5, 8])
-def test_all_powers_are_the_series(steps: int, scale: float) -> None:
+def test_the_sum_of_all_powers_equals_the_series(steps: int, scale: float) -> None:
     series = Neumann(steps, scale)
-    expected, found = series.solve(diagonal, V), series.powers(steps).solve(diagonal, V)
+    expected, found = series.solve(System(V, diagonal)), series.solve(System(V, diagonal), steps)
     assert relative(found.vector, expected.vector) < 1e-12
     assert found.residual is not None
     assert found.products == steps + 1
     left = V[0] - diagonal(expected.vector)[0]
     assert float(found.residual) == pytest.approx(float(left.norm() / V[0].norm()), rel=1e-9)
     assert found.status.usable
-    some = series.powers(steps - 1).solve(diagonal, V)
+    some = series.solve(System(V, diagonal), steps - 1)
     assert (some.products, some.residual) == (steps - 1, None)
 
 
 @pytest.mark.parametrize("scale", [0.8, 2.0])
-def test_a_series_that_diverges_does_so_by_powers(scale: float) -> None:
-    assert Neumann(5, scale).solve(diagonal, V).status is Status.DIVERGING
-    assert Neumann(5, scale).powers(5).solve(diagonal, V).status is Status.DIVERGING
+def test_a_diverging_series_diverges_by_powers_too(scale: float) -> None:
+    assert Neumann(5, scale).solve(System(V, diagonal)).status is Status.DIVERGING
+    assert Neumann(5, scale).solve(System(V, diagonal), 5).status is Status.DIVERGING
 
 
 def test_negative_curvature_diverges_by_powers_too() -> None:
     def downwards(direction: Vector) -> Vector:
         return (-direction[0],)
 
-    assert Neumann(5, 0.3).solve(downwards, V).status is Status.DIVERGING
-    assert Neumann(5, 0.3).powers(5).solve(downwards, V).status is Status.DIVERGING
+    assert Neumann(5, 0.3).solve(System(V, downwards)).status is Status.DIVERGING
+    assert Neumann(5, 0.3).solve(System(V, downwards), 5).status is Status.DIVERGING
 
 
-def test_a_summand_that_was_left_in_as_small_and_no_longer_is_counts_as_diverging() -> None:
-    assert Neumann(5, 0.01).powers(1).solve(diagonal, V).status is Status.TRUNCATED
-    assert Neumann(5, 10.0).powers(1).solve(diagonal, V).status is Status.DIVERGING
+def test_a_last_summand_that_is_not_small_counts_as_diverging() -> None:
+    assert Neumann(5, 0.01).solve(System(V, diagonal), 1).status is Status.TRUNCATED
+    assert Neumann(5, 10.0).solve(System(V, diagonal), 1).status is Status.DIVERGING
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1e-3, 0.01, 0.03])
 @pytest.mark.parametrize("tolerance", [1e-6, 1e-3, 0.01, 0.1])
-def test_what_is_left_out_is_within_the_tolerance_and_no_more_than_needed(scale: float, tolerance: float) -> None:
+def test_the_error_is_within_the_tolerance_and_near_it(scale: float, tolerance: float) -> None:
     series = Neumann(5, scale, tolerance)
-    exact = series.solve(diagonal, V).vector
-    lengths = series.powers(5).solve(diagonal, V).norms.tolist()
-    count = PowerSeries.enough(lengths, tolerance)
+    exact = series.solve(System(V, diagonal)).vector
+    lengths = series.solve(System(V, diagonal), 5).norms.tolist()
+    count = needed_powers(lengths, tolerance)
     assert count is not None
-    assert relative(series.powers(count).solve(diagonal, V).vector, exact) <= tolerance
+    assert relative(series.solve(System(V, diagonal), count).vector, exact) <= tolerance
     if count > 0:  # the bound is not far from what it bounds
-        assert relative(series.powers(count - 1).solve(diagonal, V).vector, exact) > tolerance / 2
+        assert relative(series.solve(System(V, diagonal), count - 1).vector, exact) > tolerance / 2
 
 
-def test_where_summands_may_cancel_none_is_left_out() -> None:
-    lengths = Neumann(5, 0.3).powers(5).solve(diagonal, V).norms.tolist()
-    assert PowerSeries.enough(lengths, 0.1) is None
-    assert PowerSeries.enough([math.nan, 1.0], 0.1) is None
+def test_no_power_is_left_out_if_summands_may_cancel() -> None:
+    lengths = Neumann(5, 0.3).solve(System(V, diagonal), 5).norms.tolist()
+    assert needed_powers(lengths, 0.1) is None
+    assert needed_powers([math.nan, 1.0], 0.1) is None
 
 
 def test_only_short_series_with_a_tolerance_are_shortened() -> None:
@@ -83,7 +83,7 @@ def test_only_short_series_with_a_tolerance_are_shortened() -> None:
 
 
 @pytest.mark.parametrize("tolerance", [-0.1, 1.0, math.nan])
-def test_a_tolerance_that_is_none_is_refused(tolerance: float) -> None:
+def test_a_tolerance_out_of_range_raises(tolerance: float) -> None:
     with pytest.raises(ValueError, match="tolerance must be at least 0 and below 1"):
         Neumann(tolerance=tolerance)
 
@@ -97,5 +97,5 @@ def test_the_longest_series_by_powers_is_exact_enough_in_single_precision() -> N
         return (curvature * direction[0],)
 
     series = Neumann(8, 1.99)
-    exact = series.solve(hardest, V).vector
-    assert relative(series.powers(8).solve(hardest, v).vector, exact) < 1e-3
+    exact = series.solve(System(V, hardest)).vector
+    assert relative(series.solve(System(v, hardest), 8).vector, exact) < 1e-3

@@ -1,4 +1,4 @@
-"""Every solver on every problem with a known answer, and what each promises about its error."""
+"""Every solver on every problem with a known hypergradient, and the error that each guarantees."""
 
 import dataclasses
 import functools
@@ -20,15 +20,16 @@ from madao.hypergrad import (
     Neumann,
     Nystrom,
     Problem,
+    Solver,
     Status,
+    System,
     Unrolled,
     hypergradient,
 )
 from madao.hypergrad.autodiff.products import SecondOrder
-from madao.hypergrad.hypergradient import LinearSolver
 from tests.helpers.problems import PROBLEMS, Known, quadratic, random
 
-SOLVERS: dict[str, Callable[[Known], LinearSolver | Unrolled]] = {
+SOLVERS: dict[str, Callable[[Known], Solver]] = {
     "neumann": lambda k: Neumann(steps=math.ceil(16 * k.largest / k.smallest), scale=1 / k.largest),
     "conjugate gradient": lambda k: ConjugateGradient(steps=5 * len(k.hessian), tolerance=1e-12),
     "nystrom": lambda k: Nystrom(rank=len(k.hessian), damping=1e-9),
@@ -51,22 +52,12 @@ def problem_named(name: str) -> Known:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: type(kind).__name__)
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_the_answer_is_the_known_one(name: str, solver: str, kind: SecondOrder) -> None:
+def test_every_solver_finds_the_known_hypergradient(name: str, solver: str, kind: SecondOrder) -> None:
     known = problem_named(name)
     result = hypergradient(known.problem, SOLVERS[solver](known), kind)
     torch.testing.assert_close(result.grads, known.exact, rtol=2e-5, atol=1e-7)
     assert result.stats.usable
     assert result.stats.residual is None or result.stats.residual < 1e-5
-
-
-@pytest.mark.parametrize("solver", [*SOLVERS, "identity"])
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_sign(name: str, solver: str) -> None:
-    """Catches a dropped minus: along the gradient, g rises once the inner problem is solved anew."""
-    known = problem_named(name)
-    chosen = Identity(1 / known.largest) if solver == "identity" else SOLVERS[solver](known)
-    gradient = hypergradient(known.problem, chosen).grads
-    assert torch.dot(gradient, known.exact) > 0
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -88,42 +79,19 @@ def linear_system(seed: int = 0, size: int = 7) -> tuple[Tensor, Tensor]:
     return root @ root.T / size + 0.3 * torch.eye(size, dtype=torch.float64), random(size, seed=seed + 1)
 
 
-def solve(solver: LinearSolver, matrix: Tensor, v: Tensor) -> Tensor:
-    return solver.solve(lambda parts: (matrix @ parts[0],), (v,)).vector[0]
+def solve(solver: Solver, matrix: Tensor, v: Tensor) -> Tensor:
+    return solver.solve(System((v,), lambda parts: (matrix @ parts[0],))).vector[0]
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 5, 9])
 def test_neumann_is_its_series(steps: int) -> None:
     """Catches a running sum that shares memory with the running term, which gives 2^J (I − αH)^J v."""
     matrix, v = linear_system()
-    scale = 0.3
+    scale, before = 0.3, v.clone()
     step = torch.eye(7, dtype=torch.float64) - scale * matrix
     expected = scale * sum((torch.linalg.matrix_power(step, j) @ v for j in range(steps + 1)), torch.zeros_like(v))
     torch.testing.assert_close(solve(Neumann(steps, scale), matrix, v), expected)
-
-
-def test_neumann_leaves_v_alone() -> None:
-    matrix, v = linear_system()
-    before = v.clone()
-    solve(Neumann(5, 0.3), matrix, v)
     assert torch.equal(v, before)
-
-
-def test_neumann_scales_the_whole_sum() -> None:
-    """Catches a scale applied to half of it: without curvature every term is v."""
-    _, v = linear_system()
-    torch.testing.assert_close(solve(Neumann(5, 0.01), torch.zeros(7, 7, dtype=torch.float64), v), 0.06 * v)
-
-
-def test_neumann_error_falls_geometrically_at_the_predicted_rate() -> None:
-    matrix, _ = linear_system()
-    values, vectors = torch.linalg.eigh(matrix)
-    scale = float(1 / values[-1])
-    for value, direction in zip(values, vectors.T, strict=True):
-        for steps in (0, 3, 8):
-            error = solve(Neumann(steps, scale), matrix, direction) - direction / value
-            expected = abs(1 - scale * float(value)) ** (steps + 1) / float(value)
-            assert float(error.norm()) == pytest.approx(expected, rel=1e-9, abs=1e-13)
 
 
 @pytest.mark.parametrize("damping", [0.0, 0.1, 1.0, 3.0])
@@ -131,7 +99,7 @@ def test_conjugate_gradient_is_exact_in_as_many_steps_as_dimensions(damping: flo
     """With damping other than one too, which catches a scale on half of the system."""
     matrix, v = linear_system()
     exact = torch.linalg.solve(matrix + damping * torch.eye(7, dtype=torch.float64), v)
-    found = ConjugateGradient(steps=7, tolerance=0.0, damping=damping).solve(lambda p: (matrix @ p[0],), (v,))
+    found = ConjugateGradient(steps=7, tolerance=0.0, damping=damping).solve(System((v,), lambda p: (matrix @ p[0],)))
     torch.testing.assert_close(found.vector[0], exact, rtol=1e-9, atol=1e-12)
     early = solve(ConjugateGradient(steps=3, tolerance=0.0, damping=damping), matrix, v)
     assert (early - exact).norm() > 1e-4 * exact.norm()
@@ -141,7 +109,7 @@ def test_conjugate_gradient_is_exact_in_as_many_steps_as_dimensions(damping: flo
 def test_conjugate_gradient_reports_its_true_residual(steps: int) -> None:
     """Catches a stale residual."""
     matrix, v = linear_system()
-    found = ConjugateGradient(steps=steps, tolerance=0.0).solve(lambda p: (matrix @ p[0],), (v,))
+    found = ConjugateGradient(steps=steps, tolerance=0.0).solve(System((v,), lambda p: (matrix @ p[0],)))
     true = float((v - matrix @ found.vector[0]).norm() / v.norm())
     assert found.residual == pytest.approx(true, rel=1e-6)
     assert float(found.norms[-1]) == pytest.approx(true * float(v.norm()), rel=1e-6)
@@ -213,10 +181,9 @@ def test_unrolled_is_exact_for_its_own_steps() -> None:
     torch.testing.assert_close(result.grads, expected, rtol=1e-7, atol=1e-8)
 
 
-def test_weight_decay_is_part_of_the_inner_problem_when_said_so() -> None:
+def test_weight_decay_counts_as_part_of_the_inner_loss() -> None:
     known = quadratic()
     decay = 0.4
-    matrix = known.hessian + decay * torch.eye(6, dtype=torch.float64)
     problem = known.problem
     with_term = dataclasses.replace(
         problem,
@@ -227,10 +194,9 @@ def test_weight_decay_is_part_of_the_inner_problem_when_said_so() -> None:
     torch.testing.assert_close(hypergradient(said, solver).grads, hypergradient(with_term, solver).grads)
     assert hypergradient(said, solver).stats.residual == pytest.approx(0, abs=1e-10)
     assert not torch.allclose(hypergradient(said, solver).grads, hypergradient(problem, solver).grads)
-    assert torch.linalg.eigvalsh(matrix)[0] > 0
 
 
-def test_curvature_of_another_loss() -> None:
+def test_the_curvature_may_come_from_another_loss() -> None:
     known = quadratic()
     doubled = dataclasses.replace(known.problem, curvature=lambda t, p: 2 * known.problem.inner(t, p))  # type: ignore[operator]
     direct = 2 * known.problem.hyper
@@ -252,7 +218,7 @@ def test_nothing_is_written_to() -> None:
     assert phi.grad is None
 
 
-def test_structures_come_back_as_they_went() -> None:
+def test_results_have_the_form_of_their_problem() -> None:
     params = {"a": random(3, seed=1), "b": [random(2, 2, seed=2)]}
     hyper = (random(3, seed=3), {"c": random(2, 2, seed=4)})
 
@@ -280,12 +246,12 @@ def test_structures_come_back_as_they_went() -> None:
         (lambda: FiniteDifference(0.0), "step must be above 0"),
     ],
 )
-def test_bad_knobs(build: Callable[[], object], message: str) -> None:
+def test_settings_out_of_range_raise(build: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()
 
 
-def test_bad_problems() -> None:
+def test_malformed_problems_raise() -> None:
     one = torch.ones(2)
 
     def problem(**changes: object) -> Problem:
@@ -311,5 +277,5 @@ def test_bad_problems() -> None:
         hypergradient(problem(hyper=one.clone().requires_grad_(), inputs=2 * one))
     with pytest.raises(ValueError, match="every tensor of hyper must require a gradient"):
         hypergradient(problem(inputs=2 * one))
-    with pytest.raises(ValueError, match=r"Unrolled goes with the estimator Relaxed\(\) alone, got Influence"):
+    with pytest.raises(ValueError, match=r"Unrolled.* use the estimator Relaxed\(\), got Influence"):
         hypergradient(problem(), Unrolled(2), estimator=Influence())

@@ -109,7 +109,7 @@ def test_a_choice_that_is_no_operation_leaves_the_image_alone() -> None:
     assert torch.equal(kernels.fused(images, ALL, choice, ones, ones), images)
 
 
-def test_what_the_kernels_cannot_do_is_left_to_the_reference() -> None:
+def test_unsupported_images_and_operations_use_the_reference() -> None:
     images = batch(3, 8, 8, 2)
     assert kernels.supported(images, ALL)
     assert kernels.supported(images.float(), ALL)

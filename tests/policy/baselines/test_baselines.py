@@ -23,7 +23,7 @@ def test_uniform_is_a_policy_before_it_learns() -> None:
 
 
 def test_settings_of_the_controls_take_effect() -> None:
-    entries = Uniform(1, ["Rotate", "Invert"], {"Rotate": 10}, application=0.3, magnitude=0.5, fill=0.2)
+    entries = Uniform(1, ["Rotate", "Invert"], limits={"Rotate": 10}, application=0.3, magnitude=0.5, fill=0.2)
     assert [operation.range for operation in entries.operations] == [(0.0, 10.0), None]
     spec = entries.spec()
     assert (spec.fill, spec.stages[0][0]) == (0.2, OperationParams(0.5, 0.3, 5.0))
@@ -146,15 +146,6 @@ def test_autoaugment_draws_whole_sub_policies() -> None:
         AutoAugment("cifar100")
 
 
-@pytest.mark.parametrize(
-    "policy", [Uniform(), RandAugment(), TrivialAugment(), TrivialAugment("normal"), AutoAugment()]
-)
-def test_every_control_augments(policy: AugmentationPolicy, crops: torch.Tensor) -> None:
-    for images in (crops, crops / 255, crops[:, :1], crops[:0]):
-        result = policy(images)
-        assert result.shape == images.shape
-        assert result.dtype == images.dtype
-        assert len(images) == 0 or not torch.equal(result, images)
+@pytest.mark.parametrize("policy", [Uniform(), RandAugment(), TrivialAugment(), AutoAugment()])
+def test_controls_have_nothing_to_learn(policy: AugmentationPolicy) -> None:
     assert not [*policy.parameters()]
-    draw = policy.sample(crops)
-    assert torch.equal(policy.augment(crops, draw), policy.augment(crops, draw))

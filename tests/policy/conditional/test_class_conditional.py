@@ -1,42 +1,26 @@
-"""A policy for each class: one law with the policy for all, and each class its own part of it."""
+"""Policies with numbers for each class, compared with unconditional policies."""
 
 import dataclasses
 import itertools
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from scipy import stats
-from torch import Tensor
 
-from madao import BaseAugmentation, ClassPolicy, Draw, Policy, PolicySpec, load_policy
+from madao import BaseAugmentation, ClassPolicy, Policy, PolicySpec, load_policy
 from madao.errors import PolicyFileError
-from madao.hypergrad import Identity, Influence, NoBaseline, Problem, Relaxed, hypergradient
-from madao.hypergrad.estimators.estimators import Estimator
+from madao.hypergrad import Estimator, Identity, Influence, NoBaseline, Problem, Relaxed, hypergradient
 from madao.policy import FrozenPolicy
+from tests.helpers.policies import fields, scattered, seeded
 
 IMAGES = torch.rand(60, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(60) % 3
 
 
-def seeded(seed: int = 7) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def scattered(classes: int = 3, spread: float = 1.5, **settings: object) -> ClassPolicy:
-    """Every parameter somewhere."""
-    policy = ClassPolicy(classes, **settings)  # type: ignore[arg-type]
-    generator = seeded(1)
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.add_(spread * torch.randn(parameter.shape, generator=generator))
-    return policy
-
-
-def fields(draw: Draw) -> list[Tensor]:
-    values = (getattr(draw, field.name) for field in dataclasses.fields(draw))
-    return [value for value in values if value is not None]
+def some_classes(classes: int = 3, spread: float = 1.5, **settings: Any) -> ClassPolicy:
+    return scattered(ClassPolicy(classes, **settings), spread)
 
 
 def one_class(policy: ClassPolicy, number: int) -> Policy:
@@ -71,7 +55,7 @@ def test_without_deviations_it_is_the_policy_for_all_draw_for_draw(relaxed: bool
 
 def test_a_class_draws_by_its_own_logits() -> None:
     """As the policy for all that has them, draw for draw: values, derivatives and log-probabilities."""
-    policy = scattered()
+    policy = some_classes()
     draw = policy.sample(IMAGES, seeded(), relaxed=True, condition=LABELS)
     for number in range(3):
         mine = number == LABELS
@@ -98,7 +82,7 @@ def test_a_class_draws_by_its_own_logits() -> None:
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_frequencies_are_those_of_the_class(frozen: bool) -> None:
-    policy = scattered(spread=0.7)
+    policy = some_classes(spread=0.7)
     spec = policy.spec()
     count = 30_000
     labels = torch.arange(3).repeat_interleave(count)
@@ -119,90 +103,9 @@ def test_frequencies_are_those_of_the_class(frozen: bool) -> None:
             torch.testing.assert_close(mine.magnitude[stage][drawn], expected, rtol=1e-4, atol=1e-4)
 
 
-def outcomes() -> list[Draw]:
-    """All there is for two images, one stage, two operations without a magnitude."""
-    each = list(itertools.product((0, 1), (False, True)))
-    found = []
-    for first, second in itertools.product(each, each):
-        choice, applied = zip(first, second, strict=True)
-        strengths = torch.zeros(1, 2, dtype=torch.float64)
-        found.append(Draw(torch.tensor([choice]), torch.tensor([applied]), strengths, strengths + 1))
-    return found
-
-
-def tiny() -> tuple[ClassPolicy, Tensor, Tensor, Tensor]:
-    """A policy of two classes, two images, one of each class, and θ."""
-    policy = ClassPolicy(2, 1, operations=["Invert", "Equalize"]).double()
-    generator = seeded(4)
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
-    images = torch.rand(2, 1, 3, 3, generator=generator, dtype=torch.float64)
-    theta = torch.randn(9, generator=generator, dtype=torch.float64)
-    return policy, images, torch.tensor([1, 0]), theta
-
-
-def assert_score_has_the_enumerated_gradient(
-    policy: Policy,
-    images: Tensor,
-    condition: Tensor,
-    theta: Tensor,
-    logits: Callable[[int], tuple[Tensor, Tensor]],
-    least: float,
-) -> None:
-    """E[⟨q, ∇θ ℓ⟩] over every outcome, differentiated, against the mean of the estimator over every outcome.
-
-    `logits` are those of selection and application of an image, by hand, with no help of the policy's own functions.
-    """
-
-    def losses(params: Tensor, inputs: Tensor) -> Tensor:
-        return (inputs.flatten(1) @ params).sin()
-
-    def outer(params: Tensor, _: Tensor) -> Tensor:
-        return params.cos().sum()
-
-    hyper = tuple(parameter for parameter in policy.parameters() if parameter.numel())
-    q = torch.func.grad(lambda t: outer(t, theta))(theta)
-    expectation = torch.zeros((), dtype=torch.float64)
-    estimated = [torch.zeros_like(parameter) for parameter in hyper]
-    for draw in outcomes():
-        probability = torch.ones((), dtype=torch.float64)
-        for image in range(2):
-            index, applied = int(draw.choice[0, image]), bool(draw.applied[0, image])
-            choices, gates = logits(image)
-            chance = choices.exp()[index] / choices.exp().sum()
-            gate = 1 / (1 + (-gates[index]).exp())
-            probability = probability * chance * (gate if applied else 1 - gate)
-        inputs = policy.augment(images, draw)
-        slopes = torch.func.jvp(lambda t, x=inputs: losses(t, x), (theta,), (q,))[1]
-        expectation = expectation - probability * slopes.mean()
-        log_prob = policy.effect_log_prob(draw, condition)
-        problem = Problem(theta, hyper, losses, outer, inputs=inputs, log_prob=log_prob)
-        result = hypergradient(problem, Identity(1.0), estimator=Influence(NoBaseline()))
-        for total, part in zip(estimated, result.grads, strict=True):
-            total += probability.detach() * part
-    for found, exact in zip(estimated, torch.autograd.grad(expectation, hyper), strict=True):
-        assert exact.abs().max() > least
-        torch.testing.assert_close(found, exact, rtol=1e-9, atol=1e-12)
-
-
-def test_the_score_function_has_the_gradient_of_the_enumerated_expectation() -> None:
-    policy, images, labels, theta = tiny()
-
-    def logits(image: int) -> tuple[Tensor, Tensor]:
-        choices, gates = (
-            policy.get_parameter(f"{kind}_logits")[0]
-            + policy.get_parameter(f"{kind}_deviations")[0, int(labels[image])]
-            for kind in ("selection", "application")
-        )
-        return choices, gates
-
-    assert_score_has_the_enumerated_gradient(policy, images, labels, theta, logits, 1e-4)
-
-
 @pytest.mark.parametrize("estimator", [Relaxed(), Influence(NoBaseline())])
 def test_the_shared_gradient_is_the_sum_of_the_classes(estimator: Estimator) -> None:
-    policy = scattered().double()
+    policy = some_classes().double()
     images, theta = IMAGES.double(), torch.randn(192, generator=seeded(), dtype=torch.float64)
     draw = policy.sample(images, seeded(), relaxed=True, condition=LABELS)
     problem = Problem(
@@ -221,35 +124,8 @@ def test_the_shared_gradient_is_the_sum_of_the_classes(estimator: Estimator) -> 
         torch.testing.assert_close(found[f"{kind}_logits"], total)
 
 
-def test_the_prior_adds_the_gradient_of_its_quadratic() -> None:
-    policy = scattered(shrinkage=0.3)
-    gradients = {name: torch.randn(p.shape, generator=seeded(len(name))) for name, p in policy.named_parameters()}
-    found = policy.with_prior(gradients)
-    assert list(found) == list(gradients)
-    for name, parameter in policy.named_parameters():
-        if not name.endswith("_deviations"):
-            assert torch.equal(found[name], gradients[name])
-            continue
-        typical = gradients[name].square().mean().sqrt()
-        (expected,) = torch.autograd.grad(0.5 * 0.3 * typical * parameter.square().sum(), parameter)
-        torch.testing.assert_close(found[name], gradients[name] + expected)
-        assert expected.abs().max() > 0.1
-    free = scattered(shrinkage=0.0)
-    for name, gradient in free.with_prior(gradients).items():
-        assert torch.equal(gradient, gradients[name])
-
-
-def test_the_prior_does_not_mind_the_scale_of_the_loss() -> None:
-    policy = scattered()
-    gradients = {name: torch.randn(p.shape, generator=seeded()) for name, p in policy.named_parameters()}
-    plain = policy.with_prior(gradients)
-    scaled = policy.with_prior({name: 1000 * gradient for name, gradient in gradients.items()})
-    for name, gradient in plain.items():
-        torch.testing.assert_close(scaled[name], 1000 * gradient)
-
-
 def test_a_spec_holds_every_class_and_gives_them_back(tmp_path: Path) -> None:
-    policy = scattered(fill=0.25)
+    policy = some_classes(fill=0.25)
     spec = policy.spec()
     path = tmp_path / "policy.json"
     spec.save(path)
@@ -270,7 +146,7 @@ def test_a_spec_holds_every_class_and_gives_them_back(tmp_path: Path) -> None:
     assert loaded(IMAGES, LABELS).shape == IMAGES.shape
 
 
-def test_files_with_classes_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_classes_are_refused(tmp_path: Path) -> None:
     text = ClassPolicy(2, 1, operations=["Invert", "Rotate"]).spec().dumps()
     for old, new, message in (
         ('"version": 2', '"version": 1', "the file: unknown field 'classes'"),
@@ -285,7 +161,7 @@ def test_files_with_classes_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(PolicyFileError, match=r"classes.1: expected a list of objects, got null"):
         PolicySpec.loads(text[: text.index('    "1": [')] + '    "1": null\n  }\n}\n')
     shorter = text[: text.index('    "1": [')] + '    "1": []\n  }\n}\n'
-    with pytest.raises(PolicyFileError, match=r"classes.1: 0 stages where the shared part has 1; give as many"):
+    with pytest.raises(PolicyFileError, match=r"classes.1: 0 stages where the shared part has 1; give the same number"):
         PolicySpec.loads(shorter)
     head, _, tail = text.rpartition('"selection": 0.5')
     with pytest.raises(PolicyFileError, match=r"classes.1\[0\]: selection probabilities must sum to 1"):
@@ -301,9 +177,9 @@ def test_files_with_classes_that_cannot_be(tmp_path: Path) -> None:
         Policy().spec().of_class("owl")
 
 
-def test_labels_that_will_not_do() -> None:
+def test_labels_that_do_not_fit_are_refused() -> None:
     policy = ClassPolicy(["cat", "dog", "owl"])
-    with pytest.raises(ValueError, match=r"needs to know the images'; give policy\(images, labels\)"):
+    with pytest.raises(ValueError, match=r"needs the images' labels; give policy\(images, labels\)"):
         policy(IMAGES)
     for labels in (LABELS[:-1], LABELS.float(), torch.rand(60, 3), LABELS[:, None]):
         with pytest.raises(ValueError, match="labels must be whole numbers, one for each of 60 images"):
@@ -328,12 +204,12 @@ def test_to_a_policy_for_all_labels_make_no_difference() -> None:
 
 
 def test_within_standard_augmentation_and_back_from_a_state() -> None:
-    policy = scattered(seed=3)
+    policy = some_classes(seed=3)
     standard = BaseAugmentation(padding=1, cutout=0, policy=policy, seed=4)
     draw = standard.sample(IMAGES, seeded(), relaxed=True, labels=LABELS)
     assert draw.inner is not None
     assert draw.inner.differentiable
-    other = BaseAugmentation(padding=1, cutout=0, policy=scattered(spread=0.1), seed=0)
+    other = BaseAugmentation(padding=1, cutout=0, policy=some_classes(spread=0.1), seed=0)
     other.load_state_dict(standard.state_dict())
     assert torch.equal(other(IMAGES, LABELS), standard(IMAGES, LABELS))
     assert not torch.equal(other(IMAGES, LABELS), standard(IMAGES, LABELS.flip(0)))

@@ -1,4 +1,4 @@
-"""What a policy sees of an image, against the definitions written out."""
+"""The features of an image, compared with their definitions."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def within(area: int, side: int) -> list[int]:
 
 
 def by_hand(image: np.ndarray) -> list[float]:
-    """Of one image `[C, H, W]` in [0, 1], pixel by pixel."""
+    """Compute the features of one image `[C, H, W]` in [0, 1], pixel by pixel."""
     image = image if len(image) == 3 else np.repeat(image, 3, 0)
     found = [plane.mean() for plane in image] + [plane.std() for plane in image]
     luma = 0.299 * image[0] + 0.587 * image[1] + 0.114 * image[2]
@@ -38,7 +38,7 @@ def by_hand(image: np.ndarray) -> list[float]:
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("size", [(32, 48), (8, 8), (37, 21), (5, 11), (1, 6), (1, 1)])
-def test_they_are_what_they_are_called(channels: int, size: tuple[int, int]) -> None:
+def test_features_match_their_definitions(channels: int, size: tuple[int, int]) -> None:
     images = torch.rand(3, channels, *size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     found = features(images)
     assert found.dtype == torch.float64
@@ -56,7 +56,7 @@ def test_levels_and_floats_are_the_same_image() -> None:
     torch.testing.assert_close(half, features(levels), rtol=0, atol=2e-3)
 
 
-def test_each_says_something_of_its_own() -> None:
+def test_features_differ_from_each_other() -> None:
     def one(image: Tensor) -> dict[str, float]:
         return dict(zip(NAMES, features(image[None])[0].tolist(), strict=True))
 

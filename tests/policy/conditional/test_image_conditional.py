@@ -1,10 +1,11 @@
-"""A policy that looks at images: one law with the policy for all, and each image its own part of it."""
+"""Policies with numbers for each image, compared with unconditional policies."""
 
 import dataclasses
 import itertools
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,39 +14,20 @@ from torch import Tensor
 
 from madao import BaseAugmentation, ClassPolicy, Draw, ImagePolicy, Policy, PolicySpec, load_policy
 from madao.errors import PolicyFileError
-from madao.hypergrad import Identity, Influence, NoBaseline, Problem, Relaxed, hypergradient
-from madao.hypergrad.estimators.estimators import Estimator
+from madao.hypergrad import Estimator, Identity, Influence, NoBaseline, Problem, Relaxed, hypergradient
 from madao.policy import FrozenPolicy
 from madao.policy.conditional.features import CENTRES, NAMES, features
 from madao.policy.conditional.network import Network
-from tests.policy.conditional.test_class_conditional import assert_score_has_the_enumerated_gradient, fields, seeded
+from tests.helpers.policies import fields, inverting_dark, scattered, seeded
 
 IMAGES = torch.rand(60, 3, 8, 8, generator=seeded(0)) * torch.linspace(0.1, 1, 60).reshape(-1, 1, 1, 1)
 KINDS = ("selection", "application", "magnitude")
 
 
-def scattered(spread: float = 1.5, images: Tensor = IMAGES, **settings: object) -> ImagePolicy:
-    """Every parameter somewhere."""
-    policy = ImagePolicy(**settings)  # type: ignore[arg-type]
+def looking(spread: float = 1.5, images: Tensor = IMAGES, **settings: Any) -> ImagePolicy:
+    policy = ImagePolicy(**settings)
     policy.standardise(images)
-    generator = seeded(1)
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.add_(spread * torch.randn(parameter.shape, generator=generator))
-    return policy
-
-
-def inverting_dark() -> ImagePolicy:
-    """Always inverts dark images and never light ones: by one hidden unit, which sees the mean of red."""
-    policy = ImagePolicy(1, 1, operations=["Invert", "Equalize"])
-    with torch.no_grad():
-        policy.get_buffer("weights").zero_()[0, 0] = -1e4
-        policy.get_buffer("bias").zero_()
-        policy.get_buffer("offset").zero_()
-        policy.selection_logits[:, 0] = 50
-        policy.application_logits.zero_()
-        policy.get_parameter("application_outputs").fill_(60)
-    return policy
+    return scattered(policy, spread)
 
 
 def one_image(policy: ImagePolicy, image: Tensor) -> Policy:
@@ -82,7 +64,7 @@ def test_before_it_learns_it_is_the_policy_for_all(relaxed: bool) -> None:
 
 
 def test_every_image_is_drawn_by_its_own_logits() -> None:
-    policy = scattered()
+    policy = looking()
     condition = policy.condition(IMAGES)
     draw = policy.sample(IMAGES, seeded(), relaxed=True)
     noise = seeded()  # of which each image takes its place in the batch's
@@ -102,7 +84,7 @@ def test_every_image_is_drawn_by_its_own_logits() -> None:
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_frequencies_are_those_of_the_image(frozen: bool) -> None:
-    policy = scattered(spread=0.9)
+    policy = looking(spread=0.9)
     player = FrozenPolicy(policy.spec()) if frozen else policy
     count, pair = 30_000, IMAGES[[3, 55]]
     selection, application, magnitude = (table.detach().double() for table in policy.law_of(pair))
@@ -123,8 +105,8 @@ def test_frequencies_are_those_of_the_image(frozen: bool) -> None:
 
 
 def test_the_shared_part_is_the_mean_of_the_images_logits() -> None:
-    policy = scattered()
-    law = policy._law(policy.condition(IMAGES), 60)
+    policy = looking()
+    law = policy._tables(policy.condition(IMAGES), 60)
     torch.testing.assert_close(law.selection.mean(1), policy.selection_logits, rtol=0, atol=1e-5)
     torch.testing.assert_close(law.application.mean(1), policy.application_logits, rtol=0, atol=1e-5)
     seen = policy.condition(IMAGES)
@@ -139,41 +121,11 @@ def test_the_shared_part_is_the_mean_of_the_images_logits() -> None:
     assert (policy._layers().hidden(features(torch.full((1, 3, 8, 8), 0.51))).abs() < 1).all()
 
 
-def tiny() -> tuple[ImagePolicy, Tensor, Tensor]:
-    """A policy of two operations, two images, and θ."""
-    generator = seeded(4)
-    images = torch.rand(2, 1, 3, 3, generator=generator, dtype=torch.float64)
-    policy = ImagePolicy(1, 3, operations=["Invert", "Equalize"]).double()
-    policy.standardise(images)
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
-    return policy, images, torch.randn(9, generator=generator, dtype=torch.float64)
-
-
-def test_the_score_function_has_the_gradient_of_the_enumerated_expectation() -> None:
-    policy, images, theta = tiny()
-    condition = policy.condition(images)
-    assert condition is not None
-    inputs = (condition - policy.get_buffer("centre")) / policy.get_buffer("scale") / math.sqrt(24)
-    hidden = (inputs @ policy.get_buffer("weights").T + policy.get_buffer("bias")).tanh() - policy.get_buffer("offset")
-
-    def logits(image: int) -> tuple[Tensor, Tensor]:
-        choices, gates = (
-            policy.get_parameter(f"{kind}_logits")[0]
-            + hidden[image] @ policy.get_parameter(f"{kind}_outputs")[0] / math.sqrt(3)
-            for kind in ("selection", "application")
-        )
-        return choices, gates
-
-    assert_score_has_the_enumerated_gradient(policy, images, condition, theta, logits, 1e-5)
-
-
 @pytest.mark.parametrize("estimator", [Relaxed(), Influence(NoBaseline())])
 def test_the_gradient_of_outputs_is_that_of_each_images_logits_by_its_hidden_units(estimator: Estimator) -> None:
     """∂g/∂V = Σ_b h_b ∂g/∂logits_b / √H: images one by one, each through a policy for all of its own."""
     images, theta = IMAGES[:5].double(), torch.randn(192, generator=seeded(), dtype=torch.float64)
-    policy = scattered(images=IMAGES).double()
+    policy = looking(images=IMAGES).double()
     draw = policy.sample(images, seeded(), relaxed=True)
 
     def gradients(policy: Policy, inputs: Tensor, log_prob: Tensor) -> dict[str, Tensor]:
@@ -212,18 +164,8 @@ def test_the_gradient_of_outputs_is_that_of_each_images_logits_by_its_hidden_uni
         torch.testing.assert_close(gradient, expected[name], rtol=1e-3, atol=1e-4 * gradient.abs().max().item())
 
 
-def test_the_prior_is_that_of_classes() -> None:
-    policy = scattered(shrinkage=0.3)
-    gradients = {name: torch.randn(p.shape, generator=seeded(len(name))) for name, p in policy.named_parameters()}
-    found = policy.with_prior(gradients)
-    assert list(found) == list(gradients)
-    for name, parameter in policy.named_parameters():
-        pull = 0.3 * gradients[name].square().mean().sqrt() * parameter if name.endswith("_outputs") else 0.0
-        torch.testing.assert_close(found[name], gradients[name] + pull)
-
-
 def test_a_spec_holds_the_network_and_gives_it_back(tmp_path: Path) -> None:
-    policy = scattered(fill=0.25)
+    policy = looking(fill=0.25)
     spec, path = policy.spec(), tmp_path / "policy.json"
     spec.save(path)
     text = path.read_text()
@@ -241,12 +183,10 @@ def test_a_spec_holds_the_network_and_gives_it_back(tmp_path: Path) -> None:
         for mine, theirs in zip(player.law_of(IMAGES), policy.law_of(IMAGES), strict=True):
             torch.testing.assert_close(mine, theirs, rtol=2e-4, atol=2e-5)
     assert load_policy(path)(IMAGES).shape == IMAGES.shape
-    with pytest.raises(ValueError, match="this policy has no network"):
-        ImagePolicy.from_spec(Policy().spec())
 
 
 def test_probabilities_of_nought_and_one_stay_so_whatever_an_image_shows() -> None:
-    spec = scattered(stages=1, operations=["Invert", "Rotate", "Solarize"]).spec()
+    spec = looking(stages=1, operations=["Invert", "Rotate", "Solarize"]).spec()
     entries = [dataclasses.replace(entry) for entry in spec.stages[0]]
     entries[0] = dataclasses.replace(entries[0], selection=0.0)
     entries[1] = dataclasses.replace(entries[1], selection=0.5, application=1.0, magnitude=30.0)
@@ -262,8 +202,8 @@ def test_probabilities_of_nought_and_one_stay_so_whatever_an_image_shows() -> No
     assert (magnitude[..., 2] == 0).all()
 
 
-def test_files_with_a_network_that_cannot_be() -> None:
-    data = json.loads(scattered(stages=1, units=2, operations=["Invert", "Rotate"]).spec().dumps())
+def test_files_with_an_invalid_network_are_refused() -> None:
+    data = json.loads(looking(stages=1, units=2, operations=["Invert", "Rotate"]).spec().dumps())
 
     def refused(message: str, *path: str | int, value: object = None) -> None:
         changed = json.loads(json.dumps(data))
@@ -299,8 +239,8 @@ def test_files_with_a_network_that_cannot_be() -> None:
     refused(r"network.stages: 0 entries where there are 1", "network", "stages", value=[])
 
 
-def test_networks_that_cannot_be() -> None:
-    spec = scattered().spec()
+def test_invalid_networks_are_refused() -> None:
+    spec = looking().spec()
     network = spec.network
     assert isinstance(network, Network)
     with pytest.raises(ValueError, match=r"network.units: bias: 1 numbers for 16 hidden units"):
@@ -309,7 +249,7 @@ def test_networks_that_cannot_be() -> None:
         dataclasses.replace(network, centre=(0.0,))
     with pytest.raises(ValueError, match=r"network.features: scale: must be numbers of up to 1e\+06, got nan"):
         dataclasses.replace(network, scale=(math.nan, *network.scale[1:]))
-    policy = scattered()
+    policy = looking()
     with torch.no_grad():
         policy.get_parameter("selection_outputs")[1, 3, 2] = math.nan
     with pytest.raises(ValueError, match=r"network.stages\[1\]: selection of operation 3: must be numbers of up to"):
@@ -326,40 +266,57 @@ def test_networks_that_cannot_be() -> None:
         dataclasses.replace(spec, classes=("a", "b"), class_stages=(spec.stages, spec.stages))
 
 
-def test_what_will_not_do() -> None:
+def test_conditions_that_do_not_fit_are_refused() -> None:
     policy = ImagePolicy()
-    draw = policy.sample(IMAGES)
     with pytest.raises(ValueError, match=r"a draw does not hold them; give policy.condition\(images\) beside it"):
-        policy.log_prob(draw)
+        policy.log_prob(policy.sample(IMAGES))
     with pytest.raises(ValueError, match=r"24 numbers for each of 60 images, got shape \[60\]"):
         policy.sample(IMAGES, condition=torch.arange(60))
-    for units in (0, -1, 2.0, True):
-        with pytest.raises(ValueError, match="units must be a whole number of at least 1"):
-            ImagePolicy(units=units)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="shrinkage must be at least 0"):
-        ImagePolicy(shrinkage=-1)
     assert len(policy(IMAGES[:0])) == 0
     assert "units=16" in repr(policy)
+
+
+@pytest.mark.parametrize("settings", [{"units": 0}, {"units": -1}, {"units": 2.0}, {"units": True}, {"shrinkage": -1}])
+def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(settings))} must be"):
+        ImagePolicy(**settings)
+
+
+@pytest.mark.parametrize("unfit", [255 * IMAGES, IMAGES - 1, IMAGES * math.nan, torch.rand(2, 4, 8, 8)])
+def test_invalid_images_are_refused_before_features_are_computed(unfit: Tensor) -> None:
+    policy = ImagePolicy()
+    for ask in (policy.standardise, policy.law_of, policy.condition, policy.sample, FrozenPolicy(policy.spec()).law_of):
+        with pytest.raises(ValueError, match="images must"):
+            ask(unfit)
+
+
+def test_one_image_is_too_few_to_standardise_and_a_broken_buffer_is_named() -> None:
+    policy = ImagePolicy()
     for few in (IMAGES[:0], IMAGES[:1]):
         with pytest.raises(ValueError, match="standardise needs two images or more"):
             policy.standardise(few)
-    for unfit in (255 * IMAGES, IMAGES - 1, IMAGES * math.nan):
-        for ask in (policy.standardise, policy.law_of, policy.condition):
-            with pytest.raises(ValueError, match=r"float images must lie in \[0, 1\]"):
-                ask(unfit)
-    with pytest.raises(ValueError, match="images must have 1 or 3 channels"):
-        policy.sample(torch.rand(2, 4, 8, 8))
     policy.get_buffer("offset")[0] = math.nan
-    with pytest.raises(ValueError, match="the policy's offset are not finite"):
+    with pytest.raises(ValueError, match="offset"):
         policy(IMAGES)
-    with pytest.raises(ValueError, match=r"more than one law: use ImagePolicy.from_spec\(spec\)"):
-        Policy.from_spec(ImagePolicy().spec())
-    with pytest.raises(ValueError, match=r"more than one law: use ClassPolicy.from_spec\(spec\)"):
-        Policy.from_spec(ClassPolicy(2).spec())
 
 
-def test_half_precision_around_it_makes_no_other_law() -> None:
-    policy = scattered()
+SPECS = {"none": Policy().spec(), "class": ClassPolicy(2).spec(), "image": ImagePolicy().spec()}
+
+
+@pytest.mark.parametrize("kind", [Policy, ClassPolicy, ImagePolicy])
+@pytest.mark.parametrize("on", SPECS)
+def test_a_policy_is_built_from_specs_of_its_kind(kind: type[Policy], on: str) -> None:
+    spec = SPECS[on]
+    assert spec.conditional_on == on
+    if kind.conditional_on == on:
+        assert kind.from_spec(spec).spec().stages == spec.stages
+        return
+    with pytest.raises(ValueError, match=f"conditional_on='{kind.conditional_on}', this spec '{on}'; call from_spec"):
+        kind.from_spec(spec)
+
+
+def test_autocast_does_not_change_the_probabilities() -> None:
+    policy = looking()
     expected = policy.law_of(IMAGES)
     with torch.autocast("cpu", torch.bfloat16):
         found = policy.law_of(IMAGES)
@@ -382,7 +339,7 @@ def test_within_standard_augmentation_it_looks_at_what_is_left_of_the_image(rela
 
 
 def test_back_from_a_state() -> None:
-    policy, other = scattered(seed=3), ImagePolicy(seed=5)
+    policy, other = looking(seed=3), ImagePolicy(seed=5)
     assert not torch.equal(policy.get_buffer("weights"), other.get_buffer("weights"))
     other.load_state_dict(policy.state_dict())
     assert torch.equal(policy(IMAGES), other(IMAGES))

@@ -13,7 +13,7 @@ from madao.errors import DataError
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm")
 VALIDATION = ("val", "valid", "validation")
 CLASSES = "classes.txt"
-_LAYOUT = "expected <root>/<class>/<images>, or <root>/train/<class>/<images> optionally also under val and test"
+_LAYOUT = "expected <root>/<class>/<images>, or <root>/train/<class>/<images>, optionally also under val and test"
 
 
 def named_classes(root: Path) -> tuple[str, ...] | None:

@@ -1,34 +1,40 @@
-"""An `nn.Module` as a pure function of its parameters, fit for second derivatives."""
+"""An `nn.Module` as a pure function of its parameters that has second derivatives."""
 
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
-from unittest import mock
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from madao.hypergrad.autodiff.torch_compat import PROCESS_LOCK, Replaced, uncompiled
 from madao.hypergrad.pytree import HALF, at_least_single
 
 Mode = Literal["train", "eval", "keep"]
 
 
 class FunctionalModel:
-    """`pure(params, *inputs)` is the model's output at those parameters; the model itself stays as it is.
+    """A pure function `(params, *inputs)` that returns the output of a model and does not change the model.
 
-    - Running statistics are not updated. In mode `"train"` BatchNorm uses the batch's, in `"eval"` the running ones.
-    - Dropout and other randomness of torch is the same at every call, from `seed`; its random state is not touched.
+    - Running statistics are not updated. BatchNorm uses the batch's statistics in mode `"train"`, the running ones in
+      `"eval"`.
+    - Dropout and other random functions of torch repeat at every call, by `seed`. The random state is restored.
     - Attention is computed step by step, since the fused kernels have no second derivative.
-    - A compiled or data-parallel model is replaced by the module inside it.
-    - Parameters that do not require a gradient are constants; tied ones are one parameter.
+    - Compiled and data-parallel models are replaced by the module inside, and compiled functions run uncompiled.
+    - Parameters that do not require a gradient are constants. Tied parameters are one parameter.
+
+    Calls from several threads run one after the other.
 
     Args:
         model: Any module.
-        mode: `"train"`, `"eval"`, or `"keep"` for each submodule as it is.
-        seed: Which randomness.
-        autocast: Half-precision dtype the forward pass runs in, if any.
+        mode: `"train"`, `"eval"`, or `"keep"` to leave each submodule in its mode.
+        seed: Seed of the random functions.
+        autocast: Half-precision dtype of the forward pass, if any.
+
+    Example:
+        >>> pure = FunctionalModel(model)
+        >>> outputs = pure(pure.params, images)
     """
 
     def __init__(
@@ -43,7 +49,7 @@ class FunctionalModel:
 
     @property
     def params(self) -> dict[str, Tensor]:
-        """The parameters that learn, by name: what `Problem.params` wants."""
+        """The parameters that require a gradient, by name, as `Problem.params` takes them."""
         params: dict[str, Tensor] = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         if not params:
             raise ValueError(
@@ -52,38 +58,21 @@ class FunctionalModel:
         return params
 
     def __call__(self, params: dict[str, Tensor], *inputs: Any, **keywords: Any) -> Any:
-        """The model's output."""
+        """Return the model's output."""
         device = next(iter(params.values())).device
-        # Copies, so that a module which writes to its buffers, as BatchNorm to its statistics, writes to those.
+        # Copies, since modules write to their buffers, as BatchNorm does to its statistics.
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         with contextlib.ExitStack() as stack:
+            stack.enter_context(PROCESS_LOCK)
             stack.enter_context(in_mode(self.model, self.mode))
             stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
-            stack.enter_context(_twice_differentiable())
+            stack.enter_context(torch.compiler.set_stance("force_eager"))  # compiled code has no second derivative
+            stack.enter_context(Replaced(_TWICE_DIFFERENTIABLE))
             if self.autocast is not None:
-                # Without the cache of converted weights, which forgets their forward-mode derivative.
+                # The cache of converted weights loses their forward-mode derivative.
                 stack.enter_context(torch.autocast(device.type, dtype=self.autocast, cache_enabled=False))
             _seed(self.seed, device)
             return torch.func.functional_call(self.model, {**params, **buffers}, inputs, keywords)
-
-
-@contextlib.contextmanager
-def _twice_differentiable() -> Iterator[None]:
-    """Attention, dropout and norms so that they have second derivatives, the same in every mode of differentiation.
-
-    The fused kernels of attention have none. torch's dropout fills its mask in the order of the input's memory, which
-    forward mode may change. Its norms, given half-precision inputs, have forward derivatives of another dtype.
-    """
-    replaced = {"scaled_dot_product_attention": _attention, "dropout": _dropout}
-    replaced |= {name: _in_single_precision(getattr(F, name)) for name in ("batch_norm", "group_norm", "layer_norm")}
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # for callers that hold a reference of their own
-        stack.enter_context(torch.compiler.set_stance("force_eager"))  # compiled code has no second derivative
-        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
-        torch.backends.mha.set_fastpath_enabled(False)
-        for name, function in replaced.items():
-            stack.enter_context(mock.patch.object(F, name, function))
-        yield
 
 
 def _in_single_precision(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -98,12 +87,12 @@ def _in_single_precision(function: Callable[..., Tensor]) -> Callable[..., Tenso
 
 
 def upcast(value: Any) -> Any:
-    """A tensor of half precision in float32; anything else as it is."""
+    """Convert a tensor of half precision to float32. Return anything else unchanged."""
     return at_least_single(value) if isinstance(value, Tensor) else value
 
 
 def _seed(seed: int, device: torch.device) -> None:
-    """Seed the CPU's generator and the device's: those that were forked, and no others."""
+    """Seed the generators of the CPU and of this device: `fork_rng` restores these two alone."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
@@ -127,7 +116,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """`torch.nn.functional.scaled_dot_product_attention` by its definition."""
+    """Compute `torch.nn.functional.scaled_dot_product_attention` by its definition."""
     if enable_gqa:
         key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
     scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
@@ -135,17 +124,31 @@ def _attention(
         attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     blank = torch.zeros((), dtype=torch.bool, device=scores.device)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
-        blank = ~attn_mask.any(-1, keepdim=True)  # such rows attend to nothing, and give zero
+        blank = ~attn_mask.any(-1, keepdim=True)  # such rows attend to nothing and return zero
         scores = scores.masked_fill(~attn_mask, -torch.inf).masked_fill(blank, 0)
     elif attn_mask is not None:
         scores = scores + attn_mask
     return _dropout(scores.softmax(-1).masked_fill(blank, 0), dropout_p) @ value
 
 
+_NORMS = (F.batch_norm, F.group_norm, F.layer_norm)
+_TWICE_DIFFERENTIABLE: dict[Callable[..., Any], Callable[..., Any]] = {
+    F.scaled_dot_product_attention: _attention,
+    F.dropout: _dropout,
+    **{function: _in_single_precision(function) for function in _NORMS},
+}
+"""The functions that replace those of torch which have no second derivative, or not the same one in every mode.
+
+The fused kernels of attention have no second derivative. torch's dropout fills its mask in the order of the input's
+memory, which forward mode may change. Its norms of half-precision inputs have forward derivatives of another dtype. The
+fast paths of transformer layers are off in any case, since a mode is active.
+"""
+
+
 def unwrap(model: nn.Module) -> nn.Module:
-    """The module inside a compiled or data-parallel one."""
+    """Return the module inside a compiled or data-parallel one."""
     while True:
-        inside = getattr(model, "_orig_mod", None)
+        inside = uncompiled(model)
         if inside is None and isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             inside = model.module
         if inside is None:
@@ -155,7 +158,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 @contextlib.contextmanager
 def in_mode(model: nn.Module, mode: Mode) -> Iterator[None]:
-    """The model in a mode, and at the end every submodule in its own again, whatever happens."""
+    """Set the mode of a model, and restore the mode of every submodule at the end, also after an error."""
     training = [(module, module.training) for module in model.modules()]
     try:
         if mode != "keep":

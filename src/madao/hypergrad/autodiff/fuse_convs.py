@@ -1,4 +1,4 @@
-"""Sums of two convolutions, and of two gradients of convolutions, as one: half the kernels, each with more to do."""
+"""A rewrite of graphs that merges sums of two convolutions, or of their gradients, into one larger convolution."""
 
 import operator
 from typing import Any
@@ -13,13 +13,12 @@ _CAT = torch.ops.aten.cat.default
 
 
 def merge_convolutions(module: fx.GraphModule) -> fx.GraphModule:
-    """Rewrite a flat graph in place. Convolutions of one group only: the channels of several would interleave.
+    """Merge sums of convolutions in a flat graph, in place. Half as many kernels do the same work.
 
-    With ∗ a convolution, [·,·]₁ stacked channels and [·,·]₀ stacked examples (of weights: their outputs):
-
-        w ∗ x + u ∗ y = [w, u]₁ ∗ [x, y]₁
-        the gradients in the input add up as that of [w, u]₀ for the cotangent [g, h]₁
-        the gradients in the weight add up as that for the inputs [x, y]₀ and cotangents [g, h]₀
+    Let ∗ be a convolution, and [·,·]₁ and [·,·]₀ the concatenation along dimensions 1 and 0. Two convolutions have the
+    sum w ∗ x + u ∗ y = [w, u]₁ ∗ [x, y]₁. Two gradients in the input have as their sum the gradient for the weight
+    [w, u]₀ and the cotangent [g, h]₁. Two gradients in the weight have as their sum the gradient for the input [x, y]₀
+    and the cotangent [g, h]₀. Grouped convolutions are left alone, since concatenation would interleave their groups.
     """
     graph = module.graph
     for add in list(graph.nodes):
@@ -44,7 +43,7 @@ def merge_convolutions(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _source(node: fx.Node) -> tuple[fx.Node, int | None] | None:
-    """The convolution a term of a sum comes from, and for gradients which of its outputs it is."""
+    """Return the convolution that computes a summand, and the number of its output if it is a gradient."""
     if node.target is _CONVOLUTION and len(node.users) == 1:
         return (node, None) if node.args[8] == 1 and not node.args[6] else None
     if getattr(node.target, "__name__", "") != "getitem" or len(node.users) != 1:
@@ -58,9 +57,9 @@ def _source(node: fx.Node) -> tuple[fx.Node, int | None] | None:
 
 
 def _stackable(first: fx.Node, second: fx.Node, output: int | None) -> bool:
-    """Whether the tensors that would be stacked have the same shape but for the dimension they are stacked along.
+    """Return whether the tensors agree in every dimension but the one along which they would be concatenated.
 
-    Equal strides and padding do not mean equal kernels, and a sum may repeat one of its terms.
+    Strides and padding may be equal where kernels are not, and a sum may contain the same term twice.
     """
     along = {None: {0: 1, 1: 1}, 0: {0: 1, 2: 0}, 1: {0: 0, 1: 0}}.get(output, {})
     for place, dimension in along.items():
@@ -72,7 +71,7 @@ def _stackable(first: fx.Node, second: fx.Node, output: int | None) -> bool:
             shapes.append([size for axis, size in enumerate(value.shape) if axis != dimension])
         if shapes[0] != shapes[1]:
             return False
-    # Gradients in an input are summed for one and the same input.
+    # Gradients in an input are summed for the same input.
     if output == 0:
         values = [getattr(node.args[1], "meta", {}).get("val") for node in (first, second)]
         known = [value.shape for value in values if value is not None]

@@ -1,9 +1,11 @@
-"""A graph that is linear in some of its inputs, as two: what does not depend on them, once, and the rest."""
+"""A split of a graph that is linear in some inputs: the part that does not depend on them runs once."""
 
 from collections.abc import Iterable
 
 import torch
 from torch import fx
+
+from madao.hypergrad.autodiff.torch_compat import is_in_place
 
 _VIEWS = {
     torch.ops.aten.view.default,
@@ -17,15 +19,18 @@ _VIEWS = {
 def linearised(module: fx.GraphModule, linear: Iterable[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Split a flat graph f(…, v, …) that is linear in v.
 
-    Returns:
-        `first(*others) -> residuals` and `then(*residuals, *v) -> result`.
-
-    Residuals are what costs something to compute. What is pointwise in them is computed anew in `then`, where it is
-    fused with what it serves, rather than kept in memory.
+    The residuals between the two parts are the values that are expensive to compute. Pointwise functions of them are
+    not stored: the second part computes them again and fuses them with the operations that use them.
 
     Args:
         module: The graph.
-        linear: Which of its inputs are v, by position.
+        linear: The positions of v among its inputs.
+
+    Returns:
+        `first(*others) -> residuals` and `then(*residuals, *v) -> result`.
+
+    Raises:
+        ValueError: If the graph writes in place.
     """
     inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
     vectors = [inputs[place] for place in linear]
@@ -36,7 +41,7 @@ def linearised(module: fx.GraphModule, linear: Iterable[int]) -> tuple[fx.GraphM
             moving.add(node)
     needed, residuals = _needed(module, moving)
     for node in needed:
-        if node.op == "call_function" and getattr(getattr(node.target, "_schema", None), "is_mutable", False):
+        if node.op == "call_function" and is_in_place(node.target):
             raise ValueError(f"the graph writes in place ({node.target}); make it functional first")
     first = fx.Graph()
     copies = {node: first.placeholder(node.name) for node in others}
@@ -57,7 +62,7 @@ def linearised(module: fx.GraphModule, linear: Iterable[int]) -> tuple[fx.GraphM
 
 
 def _needed(module: fx.GraphModule, moving: set[fx.Node]) -> tuple[set[fx.Node], list[fx.Node]]:
-    """What the second graph holds, and what it takes from the first."""
+    """Return the nodes of the second graph, and the residuals that it takes from the first."""
     output = next(node for node in module.graph.nodes if node.op == "output")
     needed: set[fx.Node] = {output}
     residuals: set[fx.Node] = set()
@@ -75,11 +80,11 @@ def _needed(module: fx.GraphModule, moving: set[fx.Node]) -> tuple[set[fx.Node],
 
 
 def _computed_anew(node: fx.Node, moving: set[fx.Node]) -> bool:
-    """Whether a node that does not depend on v is cheaper to compute again than to keep."""
+    """Return whether a node that does not depend on v is cheaper to compute again than to store."""
     if node.op != "call_function":
         return False
     pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target in _VIEWS
-    # Sums of two join branches of a network, at the end of a long chain; what feeds a convolution is there anyway.
+    # Sums join branches of a network, at the end of long chains. Inputs of convolutions are stored in any case.
     joins = node.target is torch.ops.aten.add.Tensor and len(node.all_input_nodes) > 1
     feeds = any(getattr(user.target, "__name__", "").startswith(("convolution", "cat")) for user in node.users)
     return pointwise and not joins and not feeds

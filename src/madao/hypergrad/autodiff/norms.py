@@ -1,4 +1,4 @@
-"""Norms by their definition: the same values as those of `torch.nn.functional`, derivatives of every order and mode."""
+"""Norms with the values of `torch.nn.functional` and with derivatives of every order and mode."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Over all but the channels. Running statistics are read, where not in training, and never written."""
+    """Normalise over all dimensions but the channels. Running statistics are read out of training, never written."""
     shape = [1, -1, *[1] * (input.ndim - 2)]
     if training or running_mean is None or running_var is None:
         normal = _standardised(input, [0, *range(2, input.ndim)], eps)
@@ -33,7 +33,7 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Over the last dimensions."""
+    """Normalise over the last dimensions."""
     normal = _standardised(input, list(range(input.ndim - len(normalized_shape), input.ndim)), eps)
     return _affine(normal, weight, bias, list(normalized_shape))
 
@@ -41,7 +41,7 @@ def layer_norm(
 def rms_norm(
     input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    """Over the last dimensions, by their root mean square."""
+    """Divide by the root mean square over the last dimensions."""
     over = list(range(input.ndim - len(normalized_shape), input.ndim))
     least = torch.finfo(input.dtype).eps if eps is None else eps
     normal = input * torch.rsqrt(input.square().mean(over, keepdim=True) + least)
@@ -51,7 +51,7 @@ def rms_norm(
 def group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
-    """Over groups of channels of each example."""
+    """Normalise over groups of channels of each example."""
     grouped = input.reshape(input.shape[0], num_groups, -1)
     normal = _standardised(grouped, [2], eps).reshape(input.shape)
     return _affine(normal, weight, bias, [1, -1, *[1] * (input.ndim - 2)])
@@ -67,7 +67,7 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Over each channel of each example, or by running statistics."""
+    """Normalise over each channel of each example, or by running statistics."""
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     return group_norm(input, input.shape[1], weight, bias, eps)
@@ -79,11 +79,11 @@ def _standardised(values: Tensor, over: list[int], eps: float) -> Tensor:
 
 
 class _Standardised(torch.autograd.Function):
-    """y = (x − mean) · r and r = 1 / √(variance + eps), with derivatives in closed form.
+    """The function x ↦ y = (x − mean) · r, r = 1 / √(variance + eps), with derivatives in closed form.
 
-    Along ẋ: ẏ = r · (ẋ − mean ẋ − y · mean(y ẋ)), ṙ = −r² · mean(y ẋ); the map from ẋ to ẏ is its own transpose. One
-    pass over the values has both means, where the derivatives of mean and variance by themselves need one after the
-    other, and again for every order.
+    Along ẋ, ẏ = r · (ẋ − mean ẋ − y · mean(y ẋ)) and ṙ = −r² · mean(y ẋ). The map from ẋ to ẏ is its own transpose.
+    One pass over the values computes both means. Differentiating mean and variance separately would take two passes,
+    and twice as many at each further order.
     """
 
     @staticmethod
@@ -95,7 +95,7 @@ class _Standardised(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, list[int], float], output: tuple[Tensor, Tensor]) -> None:
         ctx.over = inputs[1]
-        ctx.set_materialize_grads(False)  # r is used by derivatives alone: mostly it has no cotangent
+        ctx.set_materialize_grads(False)  # only derivatives use r, so it seldom has a cotangent
         ctx.save_for_backward(*output)
         ctx.save_for_forward(*output)
 
@@ -119,7 +119,7 @@ class _Standardised(torch.autograd.Function):
 
 
 def _change(normal: Tensor, reciprocal: Tensor, direction: Tensor, over: list[int]) -> tuple[Tensor, Tensor]:
-    """The change r · (ẋ − mean ẋ − y · mean(y ẋ)), and mean(y ẋ)."""
+    """Return r · (ẋ − mean ẋ − y · mean(y ẋ)), and mean(y ẋ)."""
     mean, slope = (values.mean(over, keepdim=True) for values in (direction, normal * direction))
     return reciprocal * (direction - mean - normal * slope), slope
 

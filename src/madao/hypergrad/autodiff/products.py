@@ -1,28 +1,26 @@
 """Second derivatives as products with vectors.
 
-Each kind answers these questions. *Products*: what is H v, with H the Hessian of a loss at a point, or its Gauss-Newton
-matrix, which for all kinds takes the network's forward-mode derivative. *Directional*: how does a loss change along a
-direction q of the parameters, D_q ℓ = ⟨q, ∇θ ℓ⟩, and what is the gradient of that in the loss's inputs, which is the
-mixed second derivative every hypergradient ends with. Gradients are taken in inputs that have `requires_grad`, and are
-None for the others: labels, say.
+Each subclass of `SecondOrder` computes two kinds of derivative. *Products* are H v, with H the Hessian of a loss or its
+Gauss-Newton matrix; the latter always needs forward mode through the network. *Directional derivatives* are
+D_q ℓ = ⟨q, ∇θ ℓ⟩, the change of a loss along a direction q in the parameters, and their gradient in the inputs of the
+loss. This gradient is the mixed second derivative with which every hypergradient ends. It is computed for inputs that
+have `requires_grad`, and None for the others, such as labels.
 
-All are pure: losses are evaluated at parameters handed to them, so that nothing has to be restored afterwards.
+Losses are pure: they are evaluated at the parameters they are given, and nothing has to be restored afterwards.
 """
 
 import abc
 import contextlib
 import dataclasses
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
-from torch._functorch import eager_transforms
 from torch.autograd import forward_ad
 
 from madao.hypergrad import pytree
+from madao.hypergrad.autodiff.torch_compat import PROCESS_LOCK, grad_without_graph, load_forward_mode
 from madao.hypergrad.problem import SplitLoss, as_leaves, detached, mean
 from madao.hypergrad.pytree import Operator, OptionalVector, Vector
 
@@ -33,20 +31,20 @@ _STEPS = {torch.float32: 1e-5, torch.float64: 1e-6}
 
 
 class SecondOrder(abc.ABC):
-    """A way to second derivatives."""
+    """A method to compute second derivatives."""
 
     @abc.abstractmethod
     def products(self, loss: PureLoss, params: Vector, inputs: Vector) -> Operator:
-        """V ↦ H v, H the Hessian in the parameters of the mean loss."""
+        """Return the function v ↦ H v, with H the Hessian of the mean loss in the parameters."""
 
     @abc.abstractmethod
     def directional(
         self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector
     ) -> tuple[Tensor, OptionalVector]:
-        """D_q ℓ, of ℓ's own shape, and the gradient of its mean in the inputs."""
+        """Return D_q ℓ in the shape of ℓ, and the gradient of its mean in the inputs."""
 
     def gauss_newton(self, loss: SplitLoss, params: Vector, inputs: Vector) -> Operator:
-        """V ↦ Jᵀ S J v, J the Jacobian of the outputs in the parameters and S the Hessian of the mean loss in them."""
+        """Return v ↦ Jᵀ S J v: J is the Jacobian of the outputs, S the Hessian of the mean loss in the outputs."""
         point, fixed = detached(params), detached(inputs)
 
         def product(direction: Vector) -> Vector:
@@ -57,17 +55,17 @@ class SecondOrder(abc.ABC):
 
     @abc.abstractmethod
     def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Tensor]:
-        """ℓ and D_q ℓ, of ℓ's own shape, and no gradient."""
+        """Return ℓ and D_q ℓ, both in the shape of ℓ, without a gradient."""
 
     def losses(self, loss: PureLoss, params: Vector, inputs: Vector) -> tuple[Tensor, OptionalVector]:
-        """ℓ, of its own shape, and the gradient of its mean in the inputs."""
+        """Return ℓ and the gradient of its mean in the inputs."""
         leaves = as_leaves(inputs)
         with torch.enable_grad():
             value = loss(detached(params), leaves)
             return value.detach(), scatter_grads(_gradient(mean(value), wanted(leaves)), leaves)
 
     def gradient(self, loss: PureLoss, params: Vector, inputs: Vector) -> tuple[Tensor, OptionalVector]:
-        """The mean loss, and its gradient in parameters and inputs: None for those it does not depend on, too."""
+        """Return the mean loss and its gradient in parameters and inputs, None where it does not depend on them."""
         point = (*detached(params, requires_grad=True), *as_leaves(inputs))
         with torch.enable_grad():
             value = mean(loss(point[: len(params)], point[len(params) :]))
@@ -79,20 +77,20 @@ class SecondOrder(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class ForwardOverReverse(SecondOrder):
-    """Exact. Forward mode over reverse mode, for products and for the mixed term; the default.
+    """Exact second derivatives by forward mode over reverse mode. The default.
 
-    No graph is kept between products, and none over the parameters ever. (The other order, reverse over forward, would
-    do for the mixed term on paper. torch, 2.15 at least, drops terms there: the backward pass of the forward-mode
-    formulas of BatchNorm and LayerNorm takes mean and variance for constants.)
+    No graph is kept between products, nor any graph over the parameters. Reverse over forward mode would be correct in
+    theory for the mixed term. But torch (at least 2.15) drops terms there: the backward pass of the forward-mode
+    formulas of BatchNorm and LayerNorm treats mean and variance as constants.
     """
 
     def products(self, loss: PureLoss, params: Vector, inputs: Vector) -> Operator:
-        """V ↦ H v as the derivative of ∇θ f along v."""
+        """Return v ↦ H v, the derivative of ∇θ f along v."""
         fixed = detached(inputs)
-        gradient = torch.func.grad(lambda p: mean(loss(p, fixed)))
 
         def product(direction: Vector, keep_graph: bool = False) -> Vector:
-            with _moving(detached(params), direction) as point, _graph_of_gradients(keep_graph):
+            gradient = _grad(lambda p: mean(loss(p, fixed)), keep_graph)
+            with _moving(detached(params), direction) as point:
                 return _tangents(gradient(point))
 
         return _with_fallback(product)
@@ -100,25 +98,25 @@ class ForwardOverReverse(SecondOrder):
     def directional(
         self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector
     ) -> tuple[Tensor, OptionalVector]:
-        """D_q ℓ and the derivative of ∇inputs f along q, by the same pass."""
+        """Return D_q ℓ, and the derivative of ∇inputs f along q from the same pass."""
         fixed, moved = detached(inputs), detached(wanted(inputs))
 
         def value_and_gradient(direction: Vector, keep_graph: bool = False) -> Vector:
-            with _moving(detached(params), direction) as point, _graph_of_gradients(keep_graph):
+            with _moving(detached(params), direction) as point:
 
                 def mean_and_value(x: Vector) -> tuple[Tensor, Tensor]:
                     placed = zip(fixed, scatter_grads(x, inputs), strict=True)
                     value = loss(point, tuple(still if moving is None else moving for still, moving in placed))
                     return mean(value), value
 
-                gradient, value = torch.func.grad(mean_and_value, has_aux=True)(moved)
+                gradient, value = _grad(mean_and_value, keep_graph, has_aux=True)(moved)
                 return _tangents((value, *gradient))
 
         slope, *gradient = _with_fallback(value_and_gradient)(direction)
         return slope, scatter_grads(gradient, inputs)
 
     def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Tensor]:
-        """ℓ and its tangent: one forward pass."""
+        """Return ℓ and its tangent from one forward pass."""
         with _moving(detached(params), direction) as point:
             value = loss(point, detached(inputs))
             return forward_ad.unpack_dual(value).primal, _tangents((value,))[0]
@@ -126,13 +124,14 @@ class ForwardOverReverse(SecondOrder):
 
 @dataclasses.dataclass(frozen=True)
 class DoubleBackward(SecondOrder):
-    """Exact. Reverse mode twice; the graph of the gradient is built once and kept for all products.
+    """Exact second derivatives by reverse mode twice, for losses without a forward-mode derivative.
 
-    For losses that have no forward-mode derivative. Takes several times the memory of a training step.
+    The graph of the gradient is built once and kept for all products. It takes several times the memory of a training
+    step.
     """
 
     def products(self, loss: PureLoss, params: Vector, inputs: Vector) -> Operator:
-        """V ↦ H v by differentiating ⟨∇ loss, v⟩."""
+        """Return v ↦ H v, the gradient of ⟨∇θ f, v⟩."""
         point = detached(params, requires_grad=True)
         with torch.enable_grad():
             gradient = _gradient(mean(loss(point, detached(inputs))), point, create_graph=True)
@@ -145,19 +144,19 @@ class DoubleBackward(SecondOrder):
     def directional(
         self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector
     ) -> tuple[Tensor, OptionalVector]:
-        """D_q ℓ as the derivative of ⟨Jᵀu, q⟩ in u, J the Jacobian of ℓ; at u = 1 that is the sum of D_q ℓ too."""
+        """Return D_q ℓ, the derivative in u of ⟨Jᵀu, q⟩. J is the Jacobian of ℓ; at u = 1 this is the sum of D_q ℓ."""
         value, slope, gradient = self._pulled(loss, params, direction, as_leaves(inputs))
         return slope, scatter_grads(pytree.scaled(gradient, 1 / value.numel()), inputs)
 
     def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Tensor]:
-        """The same, with ℓ and without its inputs' gradient."""
+        """Return ℓ and D_q ℓ as `directional` computes it."""
         value, slope, _ = self._pulled(loss, params, direction, detached(inputs))
         return value, slope
 
     def _pulled(
         self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector
     ) -> tuple[Tensor, Tensor, Vector]:
-        """ℓ, D_q ℓ, and the gradient of its sum in the inputs that want one."""
+        """Return ℓ, D_q ℓ, and the gradient of its sum in the inputs with `requires_grad`."""
         point = detached(params, requires_grad=True)
         with torch.enable_grad():
             value = loss(point, inputs)
@@ -170,13 +169,14 @@ class DoubleBackward(SecondOrder):
 
 @dataclasses.dataclass(frozen=True)
 class FiniteDifference(SecondOrder):
-    """Central differences of first derivatives: works for any loss, costs two gradients a product, error O(step²).
+    """Second derivatives by central differences of first derivatives, for any loss that is not in half precision.
 
-    Not for half precision, where the difference is noise.
+    A product costs two gradients and has an error of O(step²). In half precision the difference would be noise.
 
     Attributes:
-        step: Length of the step relative to that of the parameters: ε = step · ‖θ‖ / ‖v‖ (‖θ‖ at least 1e-3). None is
-            1e-5 in float32 and 1e-6 in float64: rounding asks for longer steps, the kinks of a ReLU for shorter ones.
+        step: The length of the step relative to the parameters: ε = step · ‖θ‖ / ‖v‖, with ‖θ‖ at least 1e-3. None for
+            1e-5 in float32 and 1e-6 in float64. Longer steps suffer less from rounding, shorter ones from the kinks of
+            a ReLU.
     """
 
     step: float | None = None
@@ -186,7 +186,7 @@ class FiniteDifference(SecondOrder):
             raise ValueError(f"step must be above 0, got {self.step!r}")
 
     def products(self, loss: PureLoss, params: Vector, inputs: Vector) -> Operator:
-        """V ↦ [∇f(θ + εv) − ∇f(θ − εv)] / 2ε."""
+        """Return v ↦ [∇f(θ + εv) − ∇f(θ − εv)] / 2ε."""
         point, fixed = detached(params), detached(inputs)
 
         def gradient(at: Vector) -> Vector:
@@ -202,7 +202,7 @@ class FiniteDifference(SecondOrder):
     def directional(
         self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector
     ) -> tuple[Tensor, OptionalVector]:
-        """D_q ℓ and its gradient, by the same two evaluations."""
+        """Return D_q ℓ and its gradient from the same two evaluations."""
 
         def value_and_gradient(at: Vector) -> Vector:
             leaves = as_leaves(inputs)
@@ -214,7 +214,7 @@ class FiniteDifference(SecondOrder):
         return slope, scatter_grads(gradient, inputs)
 
     def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Tensor]:
-        """ℓ, and D_q ℓ by two more evaluations."""
+        """Return ℓ, and D_q ℓ from two more evaluations."""
         point, fixed = detached(params), detached(inputs)
         with torch.no_grad():
             (slope,) = self._central(lambda at: (loss(at, fixed),), point, direction)
@@ -237,36 +237,36 @@ class FiniteDifference(SecondOrder):
 
 
 def wanted(tensors: Vector) -> Vector:
-    """Those that a gradient is wanted of."""
+    """Return the tensors with `requires_grad`."""
     return tuple(tensor for tensor in tensors if tensor.requires_grad)
 
 
 def scatter_grads(gradient: Sequence[Tensor | None], tensors: Vector) -> OptionalVector:
-    """A gradient in those that it was wanted of as one in all of them: None for the others."""
+    """Return one gradient for each tensor: the given ones for tensors with `requires_grad`, None for the others."""
     found = iter(gradient)
     return tuple(next(found) if tensor.requires_grad else None for tensor in tensors)
 
 
 def gauss_newton_product(loss: SplitLoss, params: Vector, direction: Vector, inputs: Vector) -> Vector:
-    """Jᵀ S J v: forward through the network, through the loss's own curvature, and back."""
+    """Return Jᵀ S J v: forward mode through the network, a product with S, and reverse mode back."""
 
     def outputs(*point: Tensor) -> Tensor:
         return loss.outputs(point, inputs)
 
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*torch.jit.script.*", category=Warning)
-        here, moved = torch.func.jvp(outputs, params, direction)[:2]
     slope = torch.func.grad(lambda found: mean(loss.of_outputs(found, inputs)))
-    curved = torch.func.jvp(slope, (here,), (moved,))[1]
+    load_forward_mode()
+    with PROCESS_LOCK:
+        here, moved = torch.func.jvp(outputs, params, direction)[:2]
+        curved = torch.func.jvp(slope, (here,), (moved,))[1]
     result: Vector = torch.func.vjp(outputs, *params)[1](curved)
     return result
 
 
 def _with_fallback(function: Callable[[Vector, bool], Vector]) -> Operator:
-    """`function(direction, keep_graph)` without a graph of the gradient, or with one where nothing else works.
+    """Return a function that calls `function(direction, keep_graph)` without a graph of the gradient if it can.
 
-    Some fused backward passes (GroupNorm's) have no forward derivative. Where a graph is kept torch takes a composite
-    one in their place, at the price of memory.
+    Some fused backward passes, such as GroupNorm's, have no forward-mode derivative. If a graph is kept, torch uses a
+    composite backward pass in their place, which takes more memory.
     """
     keep_graph = False
 
@@ -285,37 +285,23 @@ def _with_fallback(function: Callable[[Vector, bool], Vector]) -> Operator:
 
 @contextlib.contextmanager
 def _moving(params: Vector, direction: Vector) -> Iterator[Vector]:
-    """The parameters as dual numbers: what is computed from them has the derivative along the direction as its tangent.
+    """Yield the parameters as dual numbers, whose tangents are the direction.
 
-    Gradients inside are taken with `torch.func.grad`, a level above: a plain backward pass would record a graph of the
-    tangents beside that of the values, and need twice the memory.
+    Use `torch.func.grad` for gradients inside. `torch.autograd.grad` would record a graph of the tangents beside the
+    graph of the values, and take twice the memory.
     """
-    with forward_ad.dual_level(), torch.no_grad(), warnings.catch_warnings():
-        # torch's own forward-mode code is scripted, and says so at first use.
-        warnings.filterwarnings("ignore", ".*torch.jit.script.*", category=Warning)
+    load_forward_mode()
+    with PROCESS_LOCK, forward_ad.dual_level(), torch.no_grad():
         yield tuple(forward_ad.make_dual(p, d.detach()) for p, d in zip(params, direction, strict=True))
 
 
-@contextlib.contextmanager
-def _graph_of_gradients(keep: bool) -> Iterator[None]:
-    """Whether `torch.func.grad` keeps the graph of the gradient it returns, as it always does of itself.
-
-    Nothing here differentiates that gradient in reverse, and its graph is half of the memory. No public switch exists.
-    """
-    private = getattr(eager_transforms, "_autograd_grad", None)
-    if keep or private is None:
-        yield
-        return
-
-    def without_graph(*arguments: Any, **keywords: Any) -> Any:
-        return private(*arguments, **(keywords | {"create_graph": False}))
-
-    with mock.patch.object(eager_transforms, "_autograd_grad", without_graph):
-        yield
+def _grad(function: Callable[[Vector], Any], keep_graph: bool, has_aux: bool = False) -> Callable[[Vector], Any]:
+    """Return the gradient of a function. Its own graph, half of the memory, is kept only on demand."""
+    return torch.func.grad(function, has_aux=has_aux) if keep_graph else grad_without_graph(function, has_aux)
 
 
 def _tangents(duals: Vector) -> Vector:
-    """The tangents of dual numbers, zero where there is none."""
+    """Return the tangents of dual numbers; zeros for numbers without one."""
     unpacked = (forward_ad.unpack_dual(dual) for dual in duals)
     return tuple(torch.zeros_like(u.primal) if u.tangent is None else u.tangent.detach().clone() for u in unpacked)
 
@@ -327,7 +313,7 @@ def _gradient(
     create_graph: bool = False,
     retain_graph: bool | None = None,
 ) -> Vector:
-    """Reverse-mode gradient; zero where an output does not depend on a leaf at all."""
+    """Return the gradient by reverse mode; zeros where an output does not depend on a leaf."""
     outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
     kept = [i for i, output in enumerate(outputs) if output.requires_grad]
     if not kept or not leaves:

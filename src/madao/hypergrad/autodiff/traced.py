@@ -1,77 +1,93 @@
-"""Second derivatives traced once into flat graphs, which can be compiled and recorded.
+"""Second derivatives traced once into flat graphs, which can be compiled and recorded as CUDA graphs.
 
-A loss is traced at its first use, with everything Python does around it: later calls are tensor operations alone.
-Tensors the loss closes over are taken by reference, so that new data is *written into them*, not put in their place.
+A loss is traced at its first use. Later calls run its tensor operations, without the Python code around them. Tensors
+that the loss closes over are taken by reference: write new data into them, do not replace them.
 
-Three things make it fast. Products are *linearised*: what does not depend on the vector is computed once, and every
-product is the rest. Convolutions are *merged*: the derivative of w ∗ x along (ẇ, ẋ), ẇ ∗ x + w ∗ ẋ, is one convolution
-of the stacked channels [ẋ, x] with [w, ẇ], and so it is for the two gradients of a convolution. And torch.compile fuses
-the rest.
+Three steps make the graphs fast. Products are *linearised*: the part that does not depend on the vector runs once for
+all products. Convolutions are *merged*: the derivative of w ∗ x along (ẇ, ẋ), which is ẇ ∗ x + w ∗ ẋ, is one
+convolution of the stacked channels [ẋ, x] with [w, ẇ]. The gradients of a convolution are merged in the same way.
+Finally, torch.compile fuses the remaining operations.
 """
 
 import contextlib
 import dataclasses
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
-from torch._functorch import config as functorch_config
 
 from madao.hypergrad.autodiff import norms
 from madao.hypergrad.autodiff.fuse_convs import merge_convolutions
 from madao.hypergrad.autodiff.linearise import linearised
 from madao.hypergrad.autodiff.products import PureLoss, SecondOrder, gauss_newton_product, scatter_grads, wanted
+from madao.hypergrad.autodiff.torch_compat import (
+    Replaced,
+    activation_memory_budget,
+    load_forward_mode,
+    trace,
+    without_repeats,
+)
 from madao.hypergrad.problem import SplitLoss, as_leaves, detached, mean
 from madao.hypergrad.pytree import Operator, OptionalVector, Vector
 
 _MEMORY_BUDGET = 0.4
-"""Of what the backward pass of a directional derivative would keep, the part it may: the rest is computed anew."""
+"""The part of the activations that the backward pass of a directional derivative keeps. It recomputes the others."""
 
 
 _OPTIONS: dict[str, Any] = {"force_layout_optimization": True}
-"""Channels last: merged convolutions take in twice what they give out, for which torch.compile would not do it."""
+"""Force the channels-last layout. torch.compile does not choose it for merged convolutions, whose input is twice as
+large as their output."""
 
 
 _NORMS = ("_batch_norm", "_layer_norm", "_group_norm", "_rms_norm")
-"""In the names of torch's own norms: none is left where `norms.py` stands in for them."""
+"""Parts of the names of torch's own norms. A graph in which `norms.py` replaces them contains none."""
+
+
+_DEFINITIONS: dict[Callable[..., Any], Callable[..., Any]] = {
+    F.batch_norm: norms.batch_norm,
+    F.layer_norm: norms.layer_norm,
+    F.rms_norm: norms.rms_norm,
+    F.group_norm: norms.group_norm,
+    F.instance_norm: norms.instance_norm,
+}
+"""Norms by definition. torch's own have forward-mode formulas whose backward pass is wrong."""
 
 
 class UntraceableError(RuntimeError):
-    """A loss that would not do the same in a graph as it does in Python."""
+    """Raised if a loss cannot be traced, or would compute something else as a graph."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Traced(SecondOrder):
-    """Exact, and fast where the same losses are differentiated again and again.
+    """Exact second derivatives, fast for losses that are differentiated many times.
 
-    Losses are told apart as functions: give the same function at every call. What is made of each is kept.
+    The graphs of a loss are kept, and found again by equality: pass the same function at every call.
 
-    Gradients are those of the traced operations. A loss that stops gradients (`detach`, `no_grad`) or has a backward
-    pass of its own is not for it: only what its operations do is seen.
+    Gradients are those of the traced operations. Losses that stop gradients (`detach`, `no_grad`) or define a custom
+    backward pass get wrong derivatives, since tracing does not see either.
 
     Attributes:
-        compile: Compile the graphs by torch.compile: a minute at first use, then several times as fast on a GPU.
+        compile: Whether torch.compile compiles the graphs. It takes a minute at first use and makes them several times
+            as fast on a GPU.
     """
 
     compile: bool = False
     _made: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
     def products(self, loss: PureLoss, params: Vector, inputs: Vector) -> Operator:
-        """V ↦ H v as the derivative of ∇θ f along v, linearised."""
+        """Return v ↦ H v, the derivative of ∇θ f along v, linearised."""
         return self._linear("products", _product(loss, len(params)), loss, params, inputs)
 
     def gauss_newton(self, loss: SplitLoss, params: Vector, inputs: Vector) -> Operator:
-        """V ↦ Jᵀ S J v, linearised."""
+        """Return v ↦ Jᵀ S J v, linearised."""
         return self._linear("gauss-newton", _gauss_newton(loss, len(params)), loss, params, inputs)
 
     def _linear(
         self, kind: str, function: Callable[..., Vector], loss: Any, params: Vector, inputs: Vector
     ) -> Operator:
-        """V ↦ function(θ, v, inputs), which is linear in v."""
+        """Return v ↦ function(θ, v, inputs) for a function that is linear in v."""
         point, fixed = detached(params), detached(inputs)
         residuals: Vector | None = None
 
@@ -89,10 +105,11 @@ class Traced(SecondOrder):
     def directional(
         self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector
     ) -> tuple[Tensor, OptionalVector]:
-        """D_q ℓ by forward mode, and its gradient in the inputs by reverse mode over that."""
+        """Return D_q ℓ by forward mode, and its gradient in the inputs by reverse over forward mode."""
         leaves = as_leaves(inputs)
         graph, arguments = self._along("directional", _tangent_of, loss, params, direction, inputs)
-        with torch.enable_grad(), functorch_config.patch(activation_memory_budget=_MEMORY_BUDGET):
+        budget = activation_memory_budget(_MEMORY_BUDGET) if self.compile else contextlib.nullcontext()
+        with torch.enable_grad(), budget:
             slope: Tensor = graph(*arguments, *leaves)
         if not slope.requires_grad:
             return slope, scatter_grads([torch.zeros_like(leaf) for leaf in wanted(leaves)], leaves)
@@ -100,20 +117,20 @@ class Traced(SecondOrder):
         return slope.detach(), scatter_grads(gradient, leaves)
 
     def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Tensor]:
-        """ℓ and D_q ℓ by one forward pass, of which nothing is kept."""
+        """Return ℓ and D_q ℓ from one forward pass that stores nothing."""
         graph, arguments = self._along("slopes", _value_and_tangent_of, loss, params, direction, inputs)
         with torch.no_grad():
             value, slope = graph(*arguments, *detached(inputs))
         return value, slope
 
     def losses(self, loss: PureLoss, params: Vector, inputs: Vector) -> tuple[Tensor, OptionalVector]:
-        """ℓ, and the gradient of its mean by reverse mode."""
+        """Return ℓ, and the gradient of its mean by reverse mode."""
         everything = detached((*params, *inputs))
         graph = self._once("losses", loss, everything, lambda: self._graph(_every(loss, len(params)), everything))
         return super().losses(lambda p, i: graph(*p, *i), params, inputs)
 
     def gradient(self, loss: PureLoss, params: Vector, inputs: Vector) -> tuple[Tensor, OptionalVector]:
-        """The mean loss and its gradient, by reverse mode."""
+        """Return the mean loss and its gradient by reverse mode."""
         point = detached((*params, *inputs))
         graph = self._once("gradient", loss, point, lambda: self._graph(_value(loss, len(params)), point))
         return super().gradient(lambda p, i: graph(*p, *i), params, inputs)
@@ -127,7 +144,7 @@ class Traced(SecondOrder):
         direction: Vector,
         inputs: Vector,
     ) -> tuple[Callable[..., Any], Vector]:
-        """The graph of a function of (θ, q, inputs), and the first two of them."""
+        """Return the graph of a function of (θ, q, inputs), and its arguments θ and q."""
         arguments = (*detached(params), *_laid_out_as(params, direction))
         everything = (*arguments, *detached(inputs))
         graph = self._once(kind, loss, everything, lambda: self._graph(of(loss, len(params)), everything))
@@ -152,10 +169,10 @@ class Traced(SecondOrder):
         self, function: Callable[..., Vector], point: Vector, inputs: Vector
     ) -> tuple[Callable[..., Any], ...]:
         count = len(point)
-        directions = tuple(torch.empty_like(tensor) for tensor in point)  # other tensors, or they would count as θ
+        directions = tuple(torch.empty_like(tensor) for tensor in point)  # not θ itself, for tracing
         arguments = (*point, *directions, *inputs)
         graph = traced(function, arguments)
-        # Nothing is written in place any more: what is written would have to stay within one of the parts.
+        # Without writes in place: one would have to be in the same part as its target.
         graph = traced(torch.func.functionalize(graph, remove="mutations"), arguments)
         parts = linearised(merge_convolutions(_without_repeats(graph)), range(count, 2 * count))
         return tuple(self._finished(part) for part in parts)
@@ -165,7 +182,7 @@ class Traced(SecondOrder):
 
 
 def _laid_out_as(params: Vector, direction: Vector) -> Vector:
-    """The direction in the parameters' memory format: for another, code would be compiled anew."""
+    """Return the direction in the parameters' memory format. Another format would be compiled again."""
     return tuple(
         d.detach() if d.stride() == p.stride() else torch.empty_like(p).copy_(d)
         for p, d in zip(params, direction, strict=True)
@@ -181,7 +198,7 @@ def _every(loss: PureLoss, count: int) -> Callable[..., Tensor]:
 
 
 def _value_and_tangent_of(loss: PureLoss, count: int) -> Callable[..., tuple[Tensor, Tensor]]:
-    """(θ, q, inputs) ↦ ℓ, D_q ℓ."""
+    """Return the function (θ, q, inputs) ↦ (ℓ, D_q ℓ)."""
 
     def both(*arguments: Tensor) -> tuple[Tensor, Tensor]:
         params, direction, inputs = arguments[:count], arguments[count : 2 * count], arguments[2 * count :]
@@ -192,13 +209,13 @@ def _value_and_tangent_of(loss: PureLoss, count: int) -> Callable[..., tuple[Ten
 
 
 def _tangent_of(loss: PureLoss, count: int) -> Callable[..., Tensor]:
-    """(θ, q, inputs) ↦ D_q ℓ alone: of two values each would have a part in the backward pass."""
+    """Return the function (θ, q, inputs) ↦ D_q ℓ. With ℓ as a second result, the backward pass would cover it too."""
     both = _value_and_tangent_of(loss, count)
     return lambda *arguments: both(*arguments)[1]
 
 
 def _product(loss: PureLoss, count: int) -> Callable[..., Vector]:
-    """(θ, v, inputs) ↦ H v."""
+    """Return the function (θ, v, inputs) ↦ H v."""
 
     def product(*arguments: Tensor) -> Vector:
         params, direction, inputs = arguments[:count], arguments[count : 2 * count], arguments[2 * count :]
@@ -210,27 +227,24 @@ def _product(loss: PureLoss, count: int) -> Callable[..., Vector]:
 
 
 def _gauss_newton(loss: SplitLoss, count: int) -> Callable[..., Vector]:
-    """(θ, v, inputs) ↦ Jᵀ S J v."""
+    """Return the function (θ, v, inputs) ↦ Jᵀ S J v."""
     return lambda *arguments: gauss_newton_product(
         loss, arguments[:count], arguments[count : 2 * count], arguments[2 * count :]
     )
 
 
 def traced(function: Callable[..., Any], arguments: Vector) -> fx.GraphModule:
-    """The function as a graph of tensor operations, for arguments of these shapes."""
-    from torch.fx.experimental.proxy_tensor import make_fx  # which takes a while to import
-
-    trace = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)
-    with _decomposed_norms(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*torch.jit.script.*", category=Warning)
+    """Return the function as a graph of tensor operations for arguments of these shapes. Raise if it has none."""
+    load_forward_mode()
+    with Replaced(_DEFINITIONS):
         try:
-            graph: fx.GraphModule = trace(*arguments)
-        except Exception as error:  # of many kinds, from many places in torch
+            graph = trace(function, arguments)
+        except Exception as error:  # torch raises many kinds
             raise UntraceableError(f"the loss cannot be traced ({type(error).__name__}: {error})") from error
     for node in graph.graph.nodes:
         tags = getattr(node.target, "tags", ())
         if torch.Tag.nondeterministic_seeded in tags:
-            raise UntraceableError(f"the loss draws random numbers ({node.target}), which a graph would not draw anew")
+            raise UntraceableError(f"the loss draws random numbers ({node.target}), which a graph would draw only once")
         if node.target in (torch.ops.aten.alias.default, torch.ops.aten.detach.default):
             node.replace_all_uses_with(node.args[0])
     graph.graph.eliminate_dead_code()
@@ -239,22 +253,11 @@ def traced(function: Callable[..., Any], arguments: Vector) -> fx.GraphModule:
 
 
 def _without_repeats(module: fx.GraphModule) -> fx.GraphModule:
-    """What is computed twice, as the forward pass may be, computed once."""
-    from torch._functorch.compile_utils import fx_graph_cse  # which takes seconds to import
-
+    """Compute equal nodes once. Tracing repeats the forward pass, for instance."""
     known: dict[int, fx.Node] = {}
     for node in module.graph.nodes:
-        if node.op == "get_attr":  # which would be told apart by their names
+        if node.op == "get_attr":  # equal constants have different names
             first = known.setdefault(id(getattr(module, node.target)), node)
             if first is not node:
                 node.replace_all_uses_with(first)
-    return fx.GraphModule(module, fx_graph_cse(module.graph))
-
-
-@contextlib.contextmanager
-def _decomposed_norms() -> Iterator[None]:
-    """Norms by their definition: torch differentiates its own in forward mode by formulas that are wrong in reverse."""
-    with contextlib.ExitStack() as stack:
-        for name in ("batch_norm", "layer_norm", "rms_norm", "group_norm", "instance_norm"):
-            stack.enter_context(mock.patch.object(F, name, getattr(norms, name)))
-        yield
+    return fx.GraphModule(module, without_repeats(module.graph))

@@ -1,12 +1,12 @@
-"""Per-example influence, and the policy gradient made of it.
+"""Baselines of the score function, computed from the influence of each example.
 
-The influence of example b is a_b = ⟨q, ∇θ ℓ_b⟩: how much one gradient step on that example lowers the outer loss. One
-forward-mode pass gives the influence of every example of a batch. For draws z_b ~ P_φ,
+The influence of example b is a_b = ⟨q, ∇θ ℓ_b⟩: how much a gradient step on this example lowers the outer loss. One
+forward-mode pass computes the influence of every example in a batch. For draws z_b ~ P_φ,
 
     ∂g/∂φ = −E[ mean_b ( (a_b − baseline_b) ∇φ log P_φ(z_b) + ∂a_b/∂inputs · ∂inputs/∂φ ) ]
 
-The first part is the score function, for what is discrete; the second is pathwise, for what is not. A baseline that
-does not depend on z_b leaves the mean alone and takes variance away.
+The first term is the score function, for the discrete part of a draw. The second is pathwise, for the continuous part.
+A baseline that does not depend on z_b lowers the variance and does not change the mean.
 """
 
 import dataclasses
@@ -19,14 +19,14 @@ from torch import Tensor
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Batch:
-    """What a baseline may look at.
+    """The quantities that a baseline may use.
 
     Attributes:
         influence: a_b, `[B]`.
         classes: The class of each example, `[B]`, where the problem has them.
-        plain_influence: Gives the influence of the same examples not augmented, `[B]`, by a forward-mode pass.
-        draws: How many draws of one example follow each other.
-        losses: ℓ_b, `[B]`, for a baseline that asks for them.
+        plain_influence: Computes the influence of the same examples before augmentation, `[B]`, by a forward-mode pass.
+        draws: How many consecutive rows are draws of the same example.
+        losses: ℓ_b, `[B]`, for `SameLoss` alone.
     """
 
     influence: Tensor
@@ -37,27 +37,27 @@ class Batch:
 
 
 class Baseline(Protocol):
-    """What is taken from each example's influence before it multiplies the score."""
+    """A function whose result is subtracted from each example's influence before it multiplies the score."""
 
     def __call__(self, batch: Batch) -> Tensor:
-        """The baseline of each example, `[B]`."""
+        """Return the baseline of each example, `[B]`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class NoBaseline:
-    """Zero. Unbiased, with all of the variance."""
+    """The baseline 0: unbiased, with the full variance."""
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Zeros."""
+        """Return zeros."""
         return torch.zeros_like(batch.influence)
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchMean:
-    """The mean over the batch. Its own example is in it, so the expectation shrinks by the factor 1 − 1/B."""
+    """The mean over the batch. It includes the example, which multiplies the expectation by 1 − 1/B."""
 
     def __call__(self, batch: Batch) -> Tensor:
-        """The mean, B times."""
+        """Return the mean B times."""
         return batch.influence.mean().expand_as(batch.influence)
 
 
@@ -66,19 +66,19 @@ class LeaveOneOut:
     """The mean over the other examples of the batch. Unbiased."""
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Zero for a batch of one, which has no others."""
+        """Return the means; zero for a batch of one example."""
         count = len(batch.influence)
         return (batch.influence.sum() - batch.influence) / max(count - 1, 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class ClassMean:
-    """The mean over the other examples of the same class; over all others for the only one of its class. Unbiased."""
+    """The mean over the other examples of the same class, or over all others if there are none. Unbiased."""
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Needs `Problem.classes`."""
+        """Return the means. Raise without `Problem.classes`."""
         if batch.classes is None:
-            raise ValueError("the baseline ClassMean needs to know the classes; give Problem(classes=labels)")
+            raise ValueError("the baseline ClassMean needs the classes of the examples; give Problem(classes=labels)")
         influence = batch.influence
         same = (batch.classes[:, None] == batch.classes).to(influence.dtype)
         others = same.sum(1) - 1
@@ -88,14 +88,14 @@ class ClassMean:
 
 @dataclasses.dataclass(frozen=True)
 class SameExample:
-    """The mean over the other draws of the same example. Unbiased; needs two draws of each, or more."""
+    """The mean over the other draws of the same example. Unbiased; needs at least two draws of each example."""
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Needs `Problem.draws`."""
+        """Return the means. Raise if `Problem.draws` is below 2."""
         if batch.draws < 2 or len(batch.influence) % batch.draws:
             raise ValueError(
-                "the baseline SameExample needs two draws of every example or more; give Problem(draws=…), or "
-                f"PolicyOptimizer(draws=…), got {batch.draws} for {len(batch.influence)} rows"
+                f"the baseline SameExample needs at least two draws of every example, got {batch.draws} for "
+                f"{len(batch.influence)} rows; set `draws` of Problem or ComputeOptions"
             )
         groups = batch.influence.reshape(-1, batch.draws)
         others = (groups.sum(1, keepdim=True) - groups) / (batch.draws - 1)
@@ -104,32 +104,32 @@ class SameExample:
 
 @dataclasses.dataclass(frozen=True)
 class Unaugmented:
-    """The influence of the same example as it was before any draw. Unbiased; one more forward-mode pass."""
+    """The influence of the same example before augmentation. Unbiased; takes one more forward-mode pass."""
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Needs `Problem.plain`."""
+        """Return the influences. Raise without `Problem.plain`."""
         if batch.plain_influence is None:
-            raise ValueError("the baseline Unaugmented needs the examples as they were; give Problem(plain=…)")
+            raise ValueError("the baseline Unaugmented needs the examples before augmentation; give Problem(plain=…)")
         return batch.plain_influence()
 
 
 @dataclasses.dataclass(frozen=True)
 class SameLoss:
-    """What an example of the same loss has, by a line through the batch: ā + β (ℓ_b − ℓ̄), β = cov(a, ℓ) / var ℓ.
+    """The influence expected of an example with the same loss: ā + β (ℓ_b − ℓ̄), with β = cov(a, ℓ) / var ℓ.
 
-    Biased, and meant to be. Hard examples have long gradients, so a step on them lowers the outer loss by more: of that
-    line, which says "whatever is hard", nothing is left, and what an example is worth beyond its hardness is. It is
-    ∂/∂φ E[a − β ℓ]: what magnitudes are learned from loses β ∂ℓ_b/∂inputs likewise. In other words, the influence at a
-    training loss that stays as it is.
+    This baseline is biased on purpose. Hard examples have long gradients, so a step on them lowers the outer loss more.
+    The regression line captures this advantage of hard examples, and the baseline removes it: an example keeps only
+    its influence beyond its hardness. The gradient is that of E[a − β ℓ], so the pathwise term, from which magnitudes
+    learn, loses β ∂ℓ_b/∂inputs too. In other words, it is the influence at a constant training loss.
     """
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Points of the line."""
+        """Return the points of the line."""
         assert batch.losses is not None
         return batch.influence.mean() + self.slope(batch) * (batch.losses - batch.losses.mean())
 
     def slope(self, batch: Batch) -> Tensor:
-        """β, 0 where losses differ by no more than rounding."""
+        """Return β; 0 if losses differ by no more than rounding."""
         assert batch.losses is not None
         harder = batch.losses - batch.losses.mean()
         better = batch.influence - batch.influence.mean()

@@ -4,18 +4,18 @@ import dataclasses
 import math
 
 from madao.hypergrad import pytree
-from madao.hypergrad.pytree import Operator, Vector
 from madao.hypergrad.result import Solution, Status
+from madao.hypergrad.solvers.solver import Solver, System
 
 
 @dataclasses.dataclass(frozen=True)
-class ConjugateGradient:
-    """Solves (H + damping · I) q = v. Exact after as many steps as H has different eigenvalues.
+class ConjugateGradient(Solver):
+    """A solver of (H + damping · I) q = v, exact after as many steps as H has different eigenvalues.
 
     Attributes:
-        steps: At most so many products.
+        steps: The largest number of products.
         tolerance: Stop once ‖v − (H + damping · I) q‖ ≤ tolerance · ‖v‖.
-        damping: Added to every eigenvalue. Has to exceed the most negative curvature of the inner loss.
+        damping: Added to every eigenvalue. It must exceed the most negative curvature of the inner loss.
     """
 
     steps: int = 10
@@ -28,8 +28,9 @@ class ConjugateGradient:
         if self.damping < 0 or self.tolerance < 0:
             raise ValueError(f"tolerance and damping must be at least 0, got {self.tolerance} and {self.damping}")
 
-    def solve(self, operator: Operator, v: Vector) -> Solution:
-        """Iterate from zero; where the curvature along a direction is not positive, keep what there is."""
+    def solve(self, system: System, state: None = None) -> Solution:
+        """Iterate from zero. Stop and keep the solution so far if a direction has no positive curvature."""
+        v = system.v
         solution, residual, direction = pytree.zeros_like(v), v, v
         squared = float(pytree.dot(residual, residual))
         start = math.sqrt(squared)
@@ -41,7 +42,7 @@ class ConjugateGradient:
             if math.sqrt(squared) <= self.tolerance * start:
                 status = Status.CONVERGED
                 break
-            image = pytree.add(operator(direction), direction, self.damping)
+            image = pytree.add(system.hessian(direction), direction, self.damping)
             products += 1
             curvature = float(pytree.dot(direction, image))
             if curvature <= 0:
@@ -59,7 +60,7 @@ class ConjugateGradient:
             status = Status.CONVERGED
         if not all(map(math.isfinite, norms)):
             status = Status.NON_FINITE
-        # The recurrence knows the residual of the damped system, which is the one asked about only without damping.
+        # The recurrence gives the residual of the damped system; that of H itself is known only without damping.
         solved = start > 0 and self.damping == 0 and len(norms) > 1
         known = norms[-1] / start if solved else None
         return Solution.judged(solution, norms, known, products, status)

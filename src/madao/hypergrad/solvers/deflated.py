@@ -1,38 +1,51 @@
-"""The outer gradient without its part along the gradients of training: curvature without a second derivative."""
+"""The outer gradient without its part along training gradients: curvature without a second derivative."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from madao.hypergrad import pytree
 from madao.hypergrad.pytree import Vector
-from madao.hypergrad.result import Solution, series_status
+from madao.hypergrad.result import Solution, Stats, series_status
+from madao.hypergrad.solvers.gradient_history import GradientHistory
+from madao.hypergrad.solvers.solver import Solver, System
 
 _PART = 2**18
-"""Parameters at a time: all gradients unpacked at once would be many times as large as the model."""
+"""Parameters processed at a time: all unpacked gradients together would be many times as large as the model."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Deflated:
-    """q = α (I − G (GᵀG + λI)⁻¹ Gᵀ) v, the columns of G being the last m gradients of the inner loss, of unit length.
+class Deflated(Solver):
+    """A solver that removes from v its part along recent training gradients.
 
-    In the midst of training v points mostly where the inner gradient points (a cosine of 0.98 is common): both losses
-    want the same, and whatever makes an example hard makes its gradient long in that direction, useful or not. The
-    implicit function theorem knows of no such part, as it holds where the inner gradient is zero; H⁻¹ takes it out,
-    since curvature is largest along gradients. So does this, which is what (GGᵀ + λI)⁻¹ v is but for a factor, at the
-    price of one gradient a call and no product. What is left is what training by itself does not achieve.
+        q = α (I − G (GᵀG + λI)⁻¹ Gᵀ) v
 
-    Gradients of earlier calls are at other θ. Their signs change, the space they span hardly does; but the gradient at
-    this θ matters most. An estimator that scores draws stays unbiased only if it is the gradient for other draws: give
-    `Problem.curvature`, as `PolicyOptimizer` does. Earlier ones are remembered in bfloat16 where θ is in single
-    precision or less: of noisy directions half the bytes say as much.
+    The columns of G are the last m gradients of the inner loss, scaled to unit length. Up to a factor, q is
+    (GGᵀ + λI)⁻¹ v. A call costs one gradient and no product.
+
+    During training, v points mostly along the inner gradient: a cosine of 0.98 is common. Both losses fall in that
+    direction, and a hard example has a long gradient along it whether or not it is useful. At a minimum of the inner
+    loss there is no such direction. Away from a minimum, H⁻¹ shrinks it, since curvature is largest along gradients;
+    this solver removes it directly, and keeps the directions that training does not follow anyway.
+
+    Gradients of earlier calls were computed at other θ. Their signs change, but the space that they span hardly does.
+    The gradient at the present θ matters most. If an estimator scores draws, this gradient must come from other draws,
+    or the estimate is biased: set `Problem.curvature`, as `PolicyOptimizer` does. Earlier gradients are stored in
+    bfloat16 unless θ is in float64: they are noisy directions, for which half the bytes suffice.
 
     Attributes:
-        memory: m, the gradient of the call itself included.
+        memory: m, the number of gradients, including that of the call.
         scale: α.
         damping: λ.
     """
+
+    needs_independent_draw: ClassVar[bool] = True
+    capturable: ClassVar[bool] = True
+    checkable: ClassVar[bool] = False
+    remembers: ClassVar[bool] = True
 
     memory: int = 16
     scale: float = 1.0
@@ -45,17 +58,17 @@ class Deflated:
             if not value > 0:
                 raise ValueError(f"{name} must be above 0, got {value}")
 
-    def solve(self, v: Vector, gradient: Vector, recent: Tensor | None = None) -> Solution:
-        """Take the part along the gradients out.
-
-        Args:
-            v: ∇θ g.
-            gradient: ∇θ f, of `Problem.curvature`.
-            recent: Gradients of earlier calls, as `remembered` has them, in any order.
-        """
-        target, newest = pytree.flat(v), pytree.flat(gradient)
+    def solve(self, system: System, state: GradientHistory | None = None) -> Solution:
+        """Remove from v its part along the gradient of this call and those of earlier calls."""
+        v = system.v
+        target, newest = pytree.flat(v), pytree.flat(system.gradient())
         newest = newest / torch.linalg.vector_norm(newest).clamp(min=torch.finfo(newest.dtype).tiny)
-        recent = self.nothing(v) if recent is None else recent
+        recent = (self._empty(v) if state is None else state).rows
+        if recent.shape != (self.memory - 1, len(target)):
+            raise ValueError(
+                f"the state of {self!r} for these params has the shape {[self.memory - 1, len(target)]}, got "
+                f"{list(recent.shape)}; pass the state that the call before returned"
+            )
         parts = [slice(first, first + _PART) for first in range(0, len(target), _PART)]
         matrix = self.damping * torch.eye(self.memory, dtype=torch.float64, device=target.device)
         right = torch.zeros(self.memory, dtype=torch.float64, device=target.device)
@@ -68,22 +81,37 @@ class Deflated:
             target[part] -= coefficients[0] * newest[part] + coefficients[1:] @ recent[:, part].to(newest.dtype)
         q = pytree.shaped(target, v)
         lengths = torch.stack([pytree.norm(v), pytree.norm(q)])
-        return Solution(pytree.scaled(q, self.scale), lengths, None, 0, series_status, newest.to(recent.dtype))
+        return Solution(pytree.scaled(q, self.scale), lengths, None, 0, series_status, carry=newest.to(recent.dtype))
 
-    def nothing(self, params: Vector) -> Tensor:
-        """What is remembered before the first call, `[m − 1, number of parameters]`: zeros, which take nothing out."""
-        kind = torch.float64 if params[0].dtype == torch.float64 else torch.bfloat16
-        size = sum(part.numel() for part in params)
-        return torch.zeros(self.memory - 1, size, dtype=kind, device=params[0].device)
+    def prepare(self, state: Any, params: Any, check: bool) -> GradientHistory:
+        """Return the history, or an empty one if it belongs to another solver or to other parameters."""
+        owner = [repr(self), *(params if isinstance(params, dict) else ())]
+        if isinstance(state, GradientHistory) and state.owner == owner:
+            return state
+        return self._empty(pytree.flatten(params, "params")[0], owner)
 
-    def remembered(self, recent: Tensor | None, newest: Tensor) -> Tensor:
-        """The next call's `recent`: the newest before the others, the oldest forgotten."""
-        recent = self.nothing((newest,)) if recent is None else recent
-        return torch.cat([newest[None], recent])[: self.memory - 1]
+    def update(self, state: GradientHistory | None, carry: Tensor, stats: Stats) -> GradientHistory | None:
+        """Add the gradient of the call to the history, unless its result is unusable."""
+        if stats.usable:
+            state = self._empty((carry,)) if state is None else state
+            state.add(carry)
+        return state
+
+    def state_dict(self, state: GradientHistory | None) -> dict[str, Any]:
+        """Return the history under the name `recent`."""
+        return {"recent": None if state is None else state.state_dict()}
+
+    def load_state(self, saved: dict[str, Any], device: torch.device) -> GradientHistory | None:
+        """Restore the history, if there is one."""
+        recent = saved.get("recent")
+        return None if recent is None else GradientHistory.restored(recent, device)
+
+    def _empty(self, params: Vector, owner: Sequence[str] = ()) -> GradientHistory:
+        return GradientHistory.empty(self.memory - 1, params, list(owner))
 
 
 def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:
-    """The solution of a small positive definite system, by elimination. The host does not wait for the device."""
+    """Solve a small positive definite system by elimination. The host does not wait for the device."""
     table = torch.cat([matrix, right.to(matrix.dtype)[:, None]], 1)
     count = len(matrix)
     for i in range(count):

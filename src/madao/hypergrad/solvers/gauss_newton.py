@@ -1,38 +1,43 @@
-"""The inverse of the Gauss-Newton matrix, by a few steps of conjugate gradients that never make the host wait."""
+"""The inverse of the Gauss-Newton matrix by conjugate gradients that never make the host wait."""
 
 import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from madao.hypergrad import pytree
-from madao.hypergrad.pytree import Operator, Vector
 from madao.hypergrad.result import TOLERANCE, Solution, Status
+from madao.hypergrad.solvers.solver import Solver, System
 
 
 @dataclasses.dataclass(frozen=True)
-class GaussNewton:
-    """q ∝ (G + λI)⁻¹ v, G = Jᵀ S J: J the Jacobian of a network's outputs, S the Hessian of the mean loss in them.
+class GaussNewton(Solver):
+    """A solver that finds q ∝ (G + λI)⁻¹ v by a few steps of conjugate gradients, with G = Jᵀ S J.
 
-    G is the Hessian without the curvature of the network itself, and where the loss is convex in the outputs, as
-    cross-entropy is, it never curves downwards, so that conjugate gradients always make progress; in the midst of
-    training the Hessian does (Schraudolph, 2002; Martens, 2010). The first steps take out of v what lies along the
-    largest curvatures. That is most of v, and it is what training takes care of by itself.
+    J is the Jacobian of the network's outputs and S is the Hessian of the mean loss in the outputs: G is the Hessian
+    without the curvature of the network. If the loss is convex in the outputs, as cross-entropy is, G has no negative
+    curvature, and conjugate gradients always make progress. During training the Hessian does have negative curvature
+    (Schraudolph, 2002; Martens, 2010). The first steps remove from v its part along the largest curvatures. This is
+    most of v, and training reduces the loss along it anyway.
 
-    The loss has to say what its outputs are (`SplitLoss`), floating-point tensors that have a forward-mode derivative,
-    and where it is not convex in them, as MoCo's, the steps end before the first direction of no positive curvature; q
-    is v if that is v. An estimator that scores draws stays unbiased only if G is of other draws: give
-    `Problem.curvature`, as `PolicyOptimizer` does.
+    The loss must be a `SplitLoss` whose outputs are floating-point tensors with a forward-mode derivative. If the loss
+    is not convex in the outputs, as MoCo's is not, the steps end before the first direction without positive
+    curvature; if v is this direction, q is v. If an estimator scores draws, G must come from other draws, or the
+    estimate is biased: set `Problem.curvature`, as `PolicyOptimizer` does.
 
     Attributes:
-        steps: Products with G, all of which are spent.
-        damping: λ / (‖G v‖ / ‖v‖), the latter being the curvature that v meets.
-        scale: ‖q‖ / ‖v‖. What is left of v is short or long as the few images of a batch happen to curve, and an
-            optimizer of φ that normalises its steps would learn from the longest alone. None for the inverse's own.
+        steps: How many products with G are spent.
+        damping: λ as a multiple of ‖G v‖ / ‖v‖, which is the curvature along v.
+        scale: ‖q‖ / ‖v‖; None for the length of the inverse. That length varies with the curvature of the few images
+            in a batch, and an optimizer that normalises its steps would learn mostly from the longest q.
     """
+
+    needs_independent_draw: ClassVar[bool] = True
+    checkable: ClassVar[bool] = False
 
     steps: int = 10
     damping: float = 0.01
@@ -46,11 +51,12 @@ class GaussNewton:
         if self.scale is not None and not self.scale > 0:
             raise ValueError(f"scale must be above 0, got {self.scale}")
 
-    def solve(self, operator: Operator, v: Vector) -> Solution:
-        """Iterate from zero."""
+    def solve(self, system: System, state: None = None) -> Solution:
+        """Iterate from zero, with the same number of products in any case."""
+        v = system.v
 
         def product(flat: Tensor) -> Tensor:
-            return pytree.flat(operator(pytree.shaped(flat, v)))
+            return pytree.flat(system.gauss_newton(pytree.shaped(flat, v)))
 
         residual = direction = pytree.flat(v)
         tiny = torch.finfo(residual.dtype).tiny
@@ -74,9 +80,13 @@ class GaussNewton:
         left = norms[-1] / norms[0].clamp(min=tiny)
         return Solution(pytree.shaped(solution, v), norms, left, self.steps, _status)
 
+    def for_comparison(self) -> "GaussNewton":
+        """Return the same solver with two steps: on a few images, rounding decides where more steps lead."""
+        return dataclasses.replace(self, steps=2)
+
 
 def _status(norms: Sequence[float], residual: float | None) -> Status:
-    """By the residuals of the damped system, which stay as they are, to the bit, where the steps have ended."""
+    """Return the status. After the steps have ended, the residual repeats to the bit."""
     if not all(map(math.isfinite, norms)):
         return Status.NON_FINITE
     if residual is not None and residual <= TOLERANCE:

@@ -1,19 +1,22 @@
-"""The Hessian taken as the identity: one step of gradient descent ahead."""
+"""The Hessian replaced by the identity: one inner step ahead."""
 
 import dataclasses
+from typing import ClassVar
 
 from madao.hypergrad import pytree
-from madao.hypergrad.pytree import Operator, Vector
 from madao.hypergrad.result import Solution, series_status
+from madao.hypergrad.solvers.solver import Solver, System
 
 
 @dataclasses.dataclass(frozen=True)
-class Identity:
-    """q = αv: how the outer loss changes by one inner step of length α. No products.
+class Identity(Solver):
+    """A solver with q = αv: how one inner step of length α changes the outer loss. It needs no products.
 
     Attributes:
         scale: α.
     """
+
+    capturable: ClassVar[bool] = True
 
     scale: float = 1.0
 
@@ -21,6 +24,7 @@ class Identity:
         if not self.scale > 0:
             raise ValueError(f"scale must be above 0, got {self.scale}")
 
-    def solve(self, operator: Operator, v: Vector) -> Solution:
-        """Scale v; the operator is not used."""
-        return Solution(pytree.scaled(v, self.scale), pytree.norm(v).reshape(1), None, 0, series_status)
+    def solve(self, system: System, state: None = None) -> Solution:
+        """Return αv."""
+        norms = pytree.norm(system.v).reshape(1)
+        return Solution(pytree.scaled(system.v, self.scale), norms, None, 0, series_status)

@@ -1,32 +1,35 @@
-"""The Neumann series (Lorraine et al., 2020), which is the paper's."""
+"""The Neumann series (Lorraine et al., 2020), the solver of the MADAO paper."""
 
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 
 from madao.hypergrad import pytree
-from madao.hypergrad.pytree import Operator, Vector
-from madao.hypergrad.result import Solution, Status, series_status
+from madao.hypergrad.result import Solution, Stats, Status, series_status
+from madao.hypergrad.solvers.solver import Solver, System
 
 _MOST_POWERS = 8
-"""The longest series that is summed by powers of H: at αH = 2, which is where it ceases to converge, the summands of
-the next are 3⁹ times as long as what is left of their sum."""
+"""The longest series that is summed by powers of H. At αH = 2, where the series ceases to converge, the summands of the
+next longer one are 3⁹ times as long as their sum, and single precision would not be enough."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Neumann:
-    """q = α Σ_{j=0..J} (I − αH)^j v.
+class Neumann(Solver):
+    """A solver that sums q = α Σ_{j=0..J} (I − αH)^j v. It takes J products.
 
-    Converges to H⁻¹ v where every eigenvalue λ of H lies in (0, 2/α), with error (1 − αλ)^{J+1} along each. J products.
+    The sum converges to H⁻¹ v if every eigenvalue λ of H lies in (0, 2/α). The error along each is (1 − αλ)^{J+1}.
 
     Attributes:
         steps: J.
         scale: α.
-        tolerance: Part of q for which those who solve again and again, as `PolicyOptimizer` does, may leave out powers
-            of H; 0 for none. See `PowerSeries`. No matter to `solve`, nor for more than 8 steps.
+        tolerance: The relative error of q up to which `PolicyOptimizer` may leave out high powers of H; 0 to leave out
+            none. `prepare` and `update` choose the powers. Without effect on a single call and for more than 8 steps.
     """
+
+    remembers: ClassVar[bool] = True
 
     steps: int = 5
     scale: float = 1e-3
@@ -40,56 +43,33 @@ class Neumann:
         if not 0 <= self.tolerance < 1:
             raise ValueError(f"tolerance must be at least 0 and below 1, got {self.tolerance}")
 
-    def solve(self, operator: Operator, v: Vector) -> Solution:
-        """Sum the series."""
-        term, partial_sum = v, v
+    def solve(self, system: System, state: int | None = None) -> Solution:
+        """Sum the series, or with a state its powers of H up to this one.
+
+            α Σ_{j=0..J} (I − αH)^j v = α Σ_{k=0..J} C(J+1, k+1) (−αH)^k v
+
+        Where αH is small, the sum over the first few k is as good as the whole, and each k costs a product. Where αH is
+        large, the right-hand side cancels, and the left-hand side must be used.
+        """
+        if state is not None:
+            return self._by_powers(system, state)
+        term, partial_sum = system.v, system.v
         norms = [pytree.norm(term)]
         for _ in range(self.steps):
-            term = pytree.add(term, operator(term), -self.scale)
+            term = pytree.add(term, system.hessian(term), -self.scale)
             partial_sum = pytree.add(partial_sum, term)
             norms.append(pytree.norm(term))
         return Solution(pytree.scaled(partial_sum, self.scale), torch.stack(norms), None, self.steps, _judge)
 
-    @property
-    def shortens(self) -> bool:
-        """Whether powers of H may be left out."""
-        return self.tolerance > 0 and 1 <= self.steps <= _MOST_POWERS
+    def _by_powers(self, system: System, most: int) -> Solution:
+        """Sum the powers up to H^most. All of them and one more product give the residual.
 
-    def needed(self, lengths: Sequence[float]) -> int | None:
-        """How many products the tolerance asks for, by the lengths of all powers; None to sum the series itself."""
-        enough = PowerSeries.enough(lengths, self.tolerance)
-        return None if enough == self.steps else enough
-
-    def powers(self, products: int) -> "PowerSeries":
-        """The same series by powers of H, up to so many."""
-        return PowerSeries(self.steps, self.scale, products)
-
-
-@dataclasses.dataclass(frozen=True)
-class PowerSeries:
-    """The Neumann series by powers of H, the highest of which may be left out.
-
-        α Σ_{j=0..J} (I − αH)^j v = α Σ_{k=0..J} C(J+1, k+1) (−αH)^k v
-
-    Where αH is small a few powers, of which each costs a product, are as good as all. Where it is not the sum cancels,
-    and `Neumann` is the way to it.
-
-    Attributes:
-        steps: J.
-        scale: α.
-        products: The highest power that is summed.
-    """
-
-    steps: int
-    scale: float
-    products: int
-
-    def solve(self, operator: Operator, v: Vector) -> Solution:
-        """Sum the powers. The norms are the lengths of summands over α. All powers and one more give the residual."""
-        power, total = v, pytree.scaled(v, float(self.steps + 1))
+        The norms of the solution are the lengths of the summands, divided by α.
+        """
+        power, total = system.v, pytree.scaled(system.v, float(self.steps + 1))
         norms = [pytree.norm(total)]
-        for k in range(1, self.products + 1):
-            product = operator(power)
+        for k in range(1, most + 1):
+            product = system.hessian(power)
             del power  # each is as large as the model
             power = pytree.scaled(product, -self.scale)
             del product
@@ -99,27 +79,54 @@ class PowerSeries:
         del power
         q = pytree.scaled(total, self.scale)
         del total
-        residual, products = None, self.products
-        if self.products == self.steps:
-            left = pytree.add(v, operator(q), -1.0)
-            residual, products = pytree.norm(left) / pytree.norm(v).clamp(min=1e-300), products + 1
-        return Solution(q, torch.stack(norms), residual, products, _judge_powers)
+        if most < self.steps:
+            return Solution(q, torch.stack(norms), None, most, _judge_powers)
+        left = pytree.add(system.v, system.hessian(q), -1.0)
+        residual = pytree.norm(left) / pytree.norm(system.v).clamp(min=1e-300)
+        return Solution(q, torch.stack(norms), residual, most + 1, _judge_powers, checked=True)
 
-    @staticmethod
-    def enough(lengths: Sequence[float], tolerance: float) -> int | None:
-        """The fewest products after which what is left out is at most this part of q, by the triangle inequality.
+    @property
+    def shortens(self) -> bool:
+        """Whether powers of H may be left out."""
+        return self.tolerance > 0 and 1 <= self.steps <= _MOST_POWERS
 
-        Args:
-            lengths: Of all summands.
-            tolerance: The part.
+    def prepare(self, state: Any, params: Any, check: bool) -> int | None:
+        """Return the highest power of H to sum: all of them at a check, which measures how many are needed."""
+        if check and self.shortens:
+            return self.steps
+        return state if isinstance(state, int) else None
 
-        Returns:
-            None where the sum may cancel, so that none may be left out.
-        """
-        least = lengths[0] - sum(lengths[1:])  # the sum is no shorter
-        if not least > 0:
-            return None
-        return next(k for k in range(len(lengths)) if sum(lengths[k + 1 :]) <= tolerance * least)
+    def update(self, state: int | None, carry: None, stats: Stats) -> int | None:
+        """Return the highest power of H that the tolerance requires; None if the series itself must be summed."""
+        if state != self.steps:
+            return state
+        enough = needed_powers(stats.term_norms, self.tolerance)
+        return None if enough == self.steps else enough
+
+    def state_dict(self, state: int | None) -> dict[str, Any]:
+        """Return the highest power under the name `products`."""
+        return {"products": state}
+
+    def load_state(self, saved: dict[str, Any], device: torch.device) -> int | None:
+        """Restore the highest power, if it is known."""
+        products: int | None = saved.get("products")
+        return products
+
+
+def needed_powers(lengths: Sequence[float], tolerance: float) -> int | None:
+    """Return how many products bring the rest of the sum below a part of q, by the triangle inequality.
+
+    Args:
+        lengths: The lengths of all summands.
+        tolerance: The part of q.
+
+    Returns:
+        None if the sum may cancel, so that no power may be left out.
+    """
+    least = lengths[0] - sum(lengths[1:])  # the sum is no shorter
+    if not least > 0:
+        return None
+    return next(k for k in range(len(lengths)) if sum(lengths[k + 1 :]) <= tolerance * least)
 
 
 def _judge(norms: Sequence[float], residual: float | None) -> Status:

@@ -7,21 +7,21 @@ import torch
 from torch import Tensor
 
 from madao.hypergrad import pytree
-from madao.hypergrad.pytree import Operator, Vector
 from madao.hypergrad.result import Solution, Status
+from madao.hypergrad.solvers.solver import Solver, System
 
 
 @dataclasses.dataclass(frozen=True)
-class Nystrom:
-    """q = (H_k + damping · I)⁻¹ v, H_k of rank k from H's action on k random directions.
+class Nystrom(Solver):
+    """A solver with q = (H_k + damping · I)⁻¹ v, where H_k has rank k and comes from k random directions.
 
-    With Ω orthonormal random directions, C = HΩ and W = ΩᵀHΩ: H_k = C W⁺ Cᵀ. Exact where H has rank at most k. k
-    products, which do not depend on each other, and k vectors of memory.
+    Ω holds the random directions, which are orthonormal. With C = HΩ and W = ΩᵀHΩ, H_k = C W⁺ Cᵀ, which equals H if H
+    has rank at most k. The solver takes k products, which do not depend on each other, and the memory of k vectors.
 
     Attributes:
         rank: k.
-        damping: Added to every eigenvalue; what is not among the k directions is divided by it.
-        seed: Which directions.
+        damping: Added to every eigenvalue. The part of v outside the range of H_k is divided by it.
+        seed: Seed of the random directions.
     """
 
     rank: int = 10
@@ -34,14 +34,15 @@ class Nystrom:
         if not self.damping > 0:
             raise ValueError(f"damping must be above 0, got {self.damping}")
 
-    def solve(self, operator: Operator, v: Vector) -> Solution:
+    def solve(self, system: System, state: None = None) -> Solution:
         """Sketch H, then solve by the Woodbury identity in the k-dimensional space of its columns."""
+        v = system.v
         flat = pytree.flat(v).double()
         rank = min(self.rank, len(flat))
         generator = torch.Generator(flat.device).manual_seed(self.seed)
         directions = torch.randn(len(flat), rank, generator=generator, device=flat.device, dtype=torch.float64)
         directions = torch.linalg.qr(directions).Q
-        images = [operator(pytree.shaped(column, v)) for column in directions.T]
+        images = [system.hessian(pytree.shaped(column, v)) for column in directions.T]
         columns = torch.stack([pytree.flat(image).double() for image in images], dim=1)
         core = directions.T @ columns
         core = (core + core.T) / 2
@@ -56,7 +57,7 @@ class Nystrom:
 
 
 def _woodbury(columns: Tensor, values: Tensor, vectors: Tensor, v: Tensor, damping: float) -> Tensor:
-    """(C W⁺ Cᵀ + ρI)⁻¹ v, through the eigenvectors of W so that directions of no curvature drop out."""
+    """Return (C W⁺ Cᵀ + ρI)⁻¹ v by the eigenvectors of W, without those of zero curvature."""
     kept = values.abs() > 1e-10 * values.abs().max()
     factor = columns @ vectors[:, kept]  # H_k = F diag(1/λ) Fᵀ
     inner = damping * torch.diag(values[kept]) + factor.T @ factor

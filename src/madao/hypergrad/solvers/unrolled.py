@@ -1,21 +1,22 @@
-"""Differentiation through the steps of the inner optimizer: exact for those steps, memory O(T · M)."""
+"""Differentiation through T steps of the inner optimizer: exact for those steps, with T times the memory."""
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from madao.hypergrad import pytree
-from madao.hypergrad.estimators.estimators import FlatProblem
-from madao.hypergrad.flat_problem import FlatTerm
+from madao.hypergrad.flat_problem import FlatProblem, FlatTerm
 from madao.hypergrad.problem import detached, mean
 from madao.hypergrad.pytree import Vector
+from madao.hypergrad.solvers.solver import Path, Solver
 
 
 @dataclasses.dataclass(frozen=True)
 class Momentum:
-    """Gradient descent with momentum: m ← β m + ∇f, θ ← θ − η m.
+    """A step of gradient descent with momentum: m ← β m + ∇f, θ ← θ − η m.
 
     Attributes:
         learning_rate: η.
@@ -26,36 +27,20 @@ class Momentum:
     momentum: float = 0.0
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Path:
-    """What came of the steps.
-
-    Attributes:
-        gradient: dg(θ_T)/d inputs.
-        outer_gradient: ∇θ g at θ_T.
-        start_gradient: dg(θ_T)/dθ_0: short where the steps contract, so that where they began is forgotten.
-        outer_loss: g(θ_T).
-        inner_norms: ‖∇f‖ before each step.
-    """
-
-    gradient: Vector
-    outer_gradient: Vector
-    start_gradient: Vector
-    outer_loss: float
-    inner_norms: tuple[float, ...]
-
-
 @dataclasses.dataclass(frozen=True)
-class Unrolled:
-    """Takes T steps of the inner problem from θ and differentiates g(θ_T) through all of them.
+class Unrolled(Solver):
+    """A solver that takes T inner steps from θ and differentiates g(θ_T) through all of them.
 
-    The oracle for the others, and what the paper compares its memory with. No Hessian-vector products, no estimator:
-    the inputs' own derivative in φ is used.
+    It serves as a reference for the others; the paper compares its memory with it. It takes no Hessian-vector products
+    and uses the derivative of the inputs in φ, so that `Relaxed` is the only estimator that goes with it.
 
     Attributes:
         steps: T.
-        optimizer: How a step is taken.
+        optimizer: The step.
     """
+
+    differentiates_path: ClassVar[bool] = True
+    checkable: ClassVar[bool] = False
 
     steps: int = 10
     optimizer: Momentum = Momentum()
@@ -64,20 +49,22 @@ class Unrolled:
         if self.steps < 1:
             raise ValueError(f"steps must be at least 1, got {self.steps}")
 
-    def differentiate(self, setting: FlatProblem, outer: Sequence[FlatTerm], weight_decay: float) -> Path:
-        """Forward through the steps, backward through the graph of all of them."""
-        leaves, start = detached(setting.inputs, requires_grad=True), detached(setting.params, requires_grad=True)
+    def differentiate(self, problem: FlatProblem) -> Path:
+        """Take the steps, then differentiate through the graph of all of them."""
+        if problem.ranks.world > 1:
+            raise ValueError("Unrolled does not work over several processes; use another solver")
+        leaves, start = detached(problem.inputs, requires_grad=True), detached(problem.params, requires_grad=True)
         point = start
         velocity, norms = pytree.zeros_like(point), []
         with torch.enable_grad():
             for _ in range(self.steps):
-                value = _value(setting.terms, point, leaves)
+                value = _value(problem.inner, point, leaves)
                 gradient: Vector = torch.autograd.grad(value, point, create_graph=True, materialize_grads=True)
-                gradient = pytree.add(gradient, point, weight_decay)
+                gradient = pytree.add(gradient, point, problem.weight_decay)
                 norms.append(pytree.norm(detached(gradient)))
                 velocity = pytree.add(gradient, velocity, self.optimizer.momentum)
                 point = pytree.add(point, velocity, -self.optimizer.learning_rate)
-            result = _value(outer, point, leaves)
+            result = _value(problem.outer, point, leaves)
             gradients = torch.autograd.grad(result, (*leaves, *point, *start), materialize_grads=True)
         inputs, end = len(leaves), len(leaves) + len(start)
         return Path(

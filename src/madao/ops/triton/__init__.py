@@ -1,1 +1,1 @@
-"""The operations fused for CUDA, in Triton."""
+"""Triton kernels of the operations, for CUDA."""

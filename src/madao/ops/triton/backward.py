@@ -1,18 +1,19 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc"
-# ruff: noqa: N803, N806, SIM102 -- constants of a kernel are capitals, and branches on them are no code
-"""The backward pass of `kernels.fused`, in Triton: static shapes, and the host never waits.
+# ruff: noqa: N803, N806, SIM102 -- kernel constants are in capitals, and branches on them vanish at compile time
+"""The backward pass of `forward.fused` in Triton, with static shapes and without waits of the host.
 
-For result_b = O_b(image_b, μ_b) and a cotangent g of the result it is the vector-Jacobian product
+For result_b = O_b(image_b, μ_b) and a cotangent g of the result it computes the vector-Jacobian product
 
     ∂/∂μ_b = Σ g_b · ∂O_b/∂μ,        ∂/∂image_b = gᵀ_b · ∂O_b/∂image
 
-with the derivatives autograd finds in `dispatch.grouped`: exact where an operation is differentiable, straight through
-where it is a staircase (`Operation.derivative`, `tone.py`). What the forward pass made is computed again, so that only
-the images and the draw are kept.
+with the derivatives that autograd finds in `dispatch.grouped`: exact for differentiable operations, straight through
+for staircases (`Operation.derivative`, `tone.py`). The values of the forward pass are computed again, so that only the
+images and the draw stay in memory.
 
-It is two launches. The first sums over whole images, one program for each, always in the same order: the gradient of
-the magnitude, and what the second needs to know. The second writes the gradient of the images, where that is wanted.
-Only where a geometric operation spreads a pixel over its four neighbours are sums atomic, in whatever order they come.
+It is two launches. The first sums over whole images, one program per image and in a fixed order: the gradient of the
+magnitude, and the sums that the second launch needs. The second writes the gradient of the images if it is needed.
+Geometric operations spread a pixel over its four neighbours with atomic sums, whose order varies; all other sums are
+reproducible.
 """
 
 from collections.abc import Sequence
@@ -66,14 +67,14 @@ from madao.ops.triton.forward import (
 
 HALF_WINDOW = tl.constexpr(SECANT_HALF_WIDTH)
 EDGE_PASSES = tl.constexpr(bool(torch.func.grad(lambda edge: edge.clamp(0, 1))(torch.zeros((), device="cpu")) != 0))
-"""Whether a gradient passes a clip at exactly 0 and 1. That depends on the version of torch: `grouped` is followed."""
+"""Whether a gradient passes a clip at exactly 0 and 1. This depends on torch's version; follow `grouped`."""
 
 _LARGE = 2048
-"""Most pixels a program sums over in one go."""
+"""Most pixels that a program sums in one step."""
 
 
 def differentiable(images: Tensor, operations: Sequence[Operation]) -> bool:
-    """Whether the kernels have the derivatives that `dispatch.grouped` has for these."""
+    """Return whether the kernels have the derivatives of `dispatch.grouped` for these images and operations."""
     known = images.dtype == torch.float32 and supported(images, operations)
     return known and all(operation.derivative == OPERATIONS[operation.name].derivative for operation in operations)
 
@@ -87,9 +88,9 @@ def fused_differentiable(
     applied: Tensor | None = None,
     fill: Fill = 0.0,
 ) -> Tensor:
-    """`fused` for images that are `differentiable`, with a derivative in images and magnitude; arguments as there.
+    """Do what `fused` does for `differentiable` images, with derivatives in images and magnitude.
 
-    For reverse mode alone, and once: the derivative has no derivative of its own.
+    Reverse mode only, and first derivatives only.
     """
     result: Tensor = _Fused.apply(images, magnitude, choice, sign, applied, tuple(operations), fill)
     return result
@@ -125,17 +126,16 @@ class _Fused(torch.autograd.Function):
 def _gradients(
     images: Tensor, cotangent: Tensor, draw: tuple[Any, ...], fill: Fill, of_images: bool
 ) -> tuple[Tensor | None, Tensor]:
-    """The gradients of the images `[B, C, H, W]`, None unless asked for, and of the magnitude `[B]`."""
+    """Return the gradients of the images `[B, C, H, W]`, None unless `of_images`, and of the magnitude `[B]`."""
     images, cotangent = images.contiguous(), cotangent.contiguous()
     count, channels, height, width = images.shape
     pixels = height * width
     to_magnitude = torch.zeros(count, dtype=torch.float32, device=images.device)
-    # Geometric operations add to what is there.
+    # Geometric operations add to this.
     to_images = torch.zeros_like(images) if of_images else None
     if not images.numel():
         return to_images, to_magnitude
-    # What the first launch leaves to the second: numbers of whole images, and the cotangent of Sharpness without the
-    # pixels that were clipped.
+    # From the first launch to the second: sums over images, and the cotangent of Sharpness without clipped pixels.
     sums = torch.empty(count, channels, 4, dtype=torch.float32, device=images.device)
     passed = torch.empty_like(images) if of_images else images
     shape = {"HEIGHT": height, "WIDTH": width, "CHANNELS": channels}
@@ -156,14 +156,14 @@ def _gradients(
 
 @triton.jit
 def _cell(across, down):
-    """The pixels around a place: column and row of the top left one, and what each side counts for."""
+    """Return column and row of the pixel to the top left of a position, and the weights left, right, top, bottom."""
     left, top = tl.floor(across), tl.floor(down)
     return left.to(tl.int32), top.to(tl.int32), left + 1.0 - across, across - left, top + 1.0 - down, down - top
 
 
 @triton.jit
 def _read_place_slope(code, value, row, column, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """The derivative of `read_place` in the value: that of the matrix, at the same pixel."""
+    """Return the derivative of `read_place` in the operation's value."""
     ASPECT: tl.constexpr = WIDTH / HEIGHT
     INVERSE: tl.constexpr = HEIGHT / WIDTH
     x, y = centre_of(row, column, HEIGHT, WIDTH)
@@ -185,7 +185,7 @@ def _read_place_slope(code, value, row, column, HEIGHT: tl.constexpr, WIDTH: tl.
 
 @triton.jit
 def _is_inner(place, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """Whether a place is a pixel that is not on the border: what Sharpness changes."""
+    """Return whether a place is not on the border; Sharpness changes only these."""
     row, column = place // WIDTH, place % WIDTH
     return (row > 0) & (row < HEIGHT - 1) & (column > 0) & (column < WIDTH - 1)
 
@@ -195,7 +195,7 @@ def _passed(
     code, value, mean, source, cotangent, channel, place, inside,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """The cotangent of a blend, 0 where it was clipped; and image − degenerate image, which the factor scales."""
+    """Return the cotangent of a blend, 0 where it was clipped, and the difference image − degenerate image."""
     PIXELS: tl.constexpr = HEIGHT * WIDTH
     plane = source + channel * PIXELS
     values = tl.load(plane + place, inside, 0)
@@ -217,7 +217,7 @@ def _passed(
 
 @triton.jit
 def _is_blend(code, CHANNELS: tl.constexpr):
-    """Whether an operation blends; a grey image has no Color."""
+    """Return whether an operation blends; Color does not change grey images."""
     return ((code == COLOR) & (CHANNELS == 3)) | (code == CONTRAST) | (code == BRIGHTNESS) | (code == SHARPNESS)
 
 
@@ -227,10 +227,10 @@ def _sum(
     choice, applied, magnitude, sign, codes, numbers, count, fill_0, fill_1, fill_2,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, OF_IMAGES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of an image's magnitude, and the sums over the image that its own gradient needs.
+    """Store the gradient of an image's magnitude, and the sums over the image that its own gradient needs.
 
-    `sums` `[B, C, 4]` is, of AutoContrast: the lowest and the highest value, and what each of the pixels that have it
-    receives for it; of Contrast: the mean of the grey image, and what each pixel of the grey image receives for it.
+    For AutoContrast, `sums` `[B, C, 4]` holds the lowest and the highest value, and the gradient that each pixel with
+    this value receives. For Contrast it holds the mean of the grey image, and the gradient of each of its pixels.
     """
     image = tl.program_id(0).to(tl.int64)
     code, neutral, reach = operation_of(image, choice, applied, sign, codes, numbers, count)
@@ -300,7 +300,7 @@ def _sum(
                 plane = source + channel * PIXELS
                 lowest, highest = extremes(plane, PIXELS, BLOCK)
                 span, flat = span_of(lowest, highest)
-                # For (v − low) / (high − low) = t the derivative in low is (t − 1) / span, in high −t / span.
+                # t = (v − low) / (high − low) has the derivative (t − 1) / span in low, and −t / span in high.
                 to_low, to_high = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
                 at_low, at_high = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
                 for start in range(0, PIXELS, BLOCK):
@@ -313,7 +313,7 @@ def _sum(
                     to_high -= part * stretched
                     at_low += tl.where(inside & (values == lowest), 1.0, 0.0)
                     at_high += tl.where(inside & (values == highest), 1.0, 0.0)
-                # Pixels that share an extreme share its gradient, as for `torch.amin`. A constant channel has none.
+                # Pixels that share an extreme share its gradient, as in `torch.amin`. A constant channel has none.
                 low_share = tl.where(flat, 0.0, tl.sum(to_low, 0) / tl.sum(at_low, 0))
                 high_share = tl.where(flat, 0.0, tl.sum(to_high, 0) / tl.sum(at_high, 0))
                 tl.store(notes + 4 * channel, lowest)
@@ -324,7 +324,7 @@ def _sum(
 
 @triton.jit
 def _add(plane, column, row, amount, inside, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """Add to the pixels that `corner` reads."""
+    """Add to the pixel that `corner` reads."""
     read = inside & (column >= 0) & (column < WIDTH) & (row >= 0) & (row < HEIGHT)
     tl.atomic_add(plane + row * WIDTH + column, amount, read, sem="relaxed")
 
@@ -334,7 +334,7 @@ def _spread(
     images, cotangent, to_images, sums, passed, choice, applied, magnitude, sign, codes, numbers, count,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the images, each by its own operation; `to_images` is zero before."""
+    """Write the gradient of the images, each with its own operation. `to_images` must be zero before."""
     image = tl.program_id(0).to(tl.int64)
     code, neutral, reach = operation_of(image, choice, applied, sign, codes, numbers, count)
     value = neutral + tl.load(magnitude + image) * reach
@@ -359,11 +359,11 @@ def _spread(
         for channel in tl.static_range(CHANNELS):
             plane = passed + first + channel * PIXELS
             part = tl.load(plane + place, inner, 0)
-            # The smoothing is symmetric, but only what is not on the border was smoothed.
+            # The smoothing is symmetric, but pixels on the border were not smoothed.
             around = 4.0 * part
             for dy in tl.static_range(-1, 2):
                 for dx in tl.static_range(-1, 2):
-                    # Beyond the left and right end of a row lies the border of another one, beyond the rows nothing.
+                    # Beside a row's ends lie border pixels of other rows, and nothing beyond the last row.
                     near = place + dy * WIDTH + dx
                     around += tl.load(plane + near, inside & _is_inner(near, HEIGHT, WIDTH), 0)
             kept = tl.where(inner, part * value, tl.load(given + channel * PIXELS + place, inside, 0))

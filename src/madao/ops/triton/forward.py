@@ -1,13 +1,13 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc"
-# ruff: noqa: N803, N806, SIM108 -- constants of a kernel are capitals, and its branches are its own
-"""`dispatch` fused for CUDA, in Triton: another operation for each image, static shapes, and the host never waits.
+# ruff: noqa: N803, N806, SIM108 -- kernel constants are in capitals, and branches stay as statements
+"""`dispatch` as fused Triton kernels for CUDA, with static shapes and without waits of the host.
 
-A stage is two launches. The first looks at the images whose operation needs to know the whole image first
-(AutoContrast, Equalize, Contrast) and leaves a table or a mean; the second writes every image once. Which operation an
-image gets is read inside the kernel, so that nothing depends on the draw but the values: a CUDA graph can hold it.
+A stage is two launches. The first reads images whose operation needs the whole image (AutoContrast, Equalize, Contrast)
+and stores a table or a mean. The second writes every image once. The kernel reads which operation an image gets, so
+only values depend on the draw, and a CUDA graph can hold the launches.
 
-The meaning of every operation is that of `dispatch.py`, and tests hold the two together: on uint8 the same levels
-(geometric operations may differ by one level where a coordinate falls on the edge between two), on float32 to rounding.
+`dispatch.grouped` is the reference, and tests compare the two. On uint8 the levels are the same, except for one level
+in geometric operations where a coordinate falls on the edge between two; float32 agrees to rounding.
 """
 
 import functools
@@ -29,26 +29,26 @@ POSTERIZE, CONTRAST, BRIGHTNESS, SHARPNESS = (tl.constexpr(code) for code in ran
 UNTOUCHED = tl.constexpr(-1)
 RADIANS = tl.constexpr(0.017453292519943295)
 RED, GREEN, BLUE = (tl.constexpr(part) for part in (0.299, 0.587, 0.114))
-"""The luma of ITU-R 601."""
+"""Luma of ITU-R 601."""
 
 SMALL, _WRITTEN = 1024, 512
-"""Pixels a program writes: a whole image of 32 × 32, or a part of a larger one. Measured on an H200."""
-_LOOKED_AT = 8192
-"""Most pixels a program looks at in one go: it goes over the whole image, so that few steps mean little waiting."""
+"""Pixels that a program writes: a whole image of 32 × 32, or a part of a larger one. Measured on an H200."""
+_INSPECTED = 8192
+"""Most pixels that a program reads in one step. It loops over the whole image, so fewer steps wait less."""
 
 
 OPTIONS = {"enable_fp_fusion": False}
-"""Product and sum stay two roundings: what PIL and `dispatch` do."""
+"""Round product and sum separately, as PIL and `dispatch` do."""
 
 
 def supported(images: Tensor, operations: Sequence[Operation]) -> bool:
-    """Whether the kernels can do what `dispatch` does with these."""
+    """Return whether the kernels can process these images and operations."""
     return images.dtype in (torch.uint8, torch.float32) and images.shape[1] in (1, 3) and all(map(built_in, operations))
 
 
 @functools.lru_cache(maxsize=64)
 def _table(operations: tuple[Operation, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """The operations as the kernels read them: their codes, and `[n, 3]` neutral value, span and whether signed."""
+    """Return the operations' codes, and `[n, 3]` neutral value, span and whether signed, for the kernels."""
     codes = torch.tensor([_CODES[operation.name] for operation in operations], dtype=torch.int32, device=device)
     ranges = [operation.range or (0.0, 0.0) for operation in operations]
     rows = [(low, high - low, float(o.signed)) for o, (low, high) in zip(operations, ranges, strict=True)]
@@ -58,14 +58,14 @@ def _table(operations: tuple[Operation, ...], device: torch.device) -> tuple[Ten
 def draw_arguments(
     operations: Sequence[Operation], choice: Tensor, magnitude: Tensor, sign: Tensor, applied: Tensor | None
 ) -> tuple[Any, ...]:
-    """A draw as the kernels take it: one value after the other, in whatever way the tensors lie in memory."""
+    """Return a draw as the kernels' arguments: contiguous tensors."""
     applied = torch.ones_like(choice, dtype=torch.bool) if applied is None else applied
     fields = (choice, applied.view(torch.uint8), magnitude.float(), sign.float())
     return *(field.contiguous() for field in fields), *_table(tuple(operations), choice.device), len(operations)
 
 
 def fill_arguments(fill: Fill) -> tuple[float, ...]:
-    """The fill as the kernels take it: one number for each of three channels."""
+    """Return the fill as the kernels' arguments: one number for each of three channels."""
     return (float(fill),) * 3 if isinstance(fill, int | float) else tuple(map(float, fill)) * (3 // len(fill))
 
 
@@ -78,9 +78,9 @@ def fused(
     applied: Tensor | None = None,
     fill: Fill = 0.0,
 ) -> Tensor:
-    """`dispatch` for images that are `supported`, without derivatives; arguments as there.
+    """Do what `dispatch` does, for `supported` images and without derivatives.
 
-    Nothing is checked: that would make the host wait. A choice that is no operation leaves its image as it is.
+    Nothing is checked, since the host would have to wait. An image with an invalid choice does not change.
     """
     images = images.contiguous()
     count, channels, height, width = images.shape
@@ -92,19 +92,19 @@ def fused(
     draw = draw_arguments(operations, choice, magnitude, sign, applied)
     colour = fill_arguments(fill)
     shape = {"HEIGHT": height, "WIDTH": width, "CHANNELS": channels, "INTEGER": images.dtype == torch.uint8}
-    looked_at = min(triton.next_power_of_2(height * width), _LOOKED_AT)
-    warps = 4 if looked_at <= SMALL else 32
+    inspected = min(triton.next_power_of_2(height * width), _INSPECTED)
+    warps = 4 if inspected <= SMALL else 32
     written = SMALL if height * width <= SMALL else _WRITTEN
     grid = (count, triton.cdiv(height * width, written))
     with torch.cuda.device_of(images):  # Triton launches on the current GPU, whatever the tensors say
-        _look[(count, channels)](images, lut, mean, *draw, **shape, BLOCK=looked_at, num_warps=warps, **OPTIONS)
+        _inspect[(count, channels)](images, lut, mean, *draw, **shape, BLOCK=inspected, num_warps=warps, **OPTIONS)
         _write[grid](images, result, lut, mean, *draw, *colour, **shape, BLOCK=written, num_warps=4, **OPTIONS)
     return result
 
 
 @triton.jit
 def operation_of(image, choice, applied, sign, codes, numbers, count):
-    """Code, neutral value and reach of an image's operation: `Operation.value` is neutral + magnitude · reach."""
+    """Return code, neutral value and reach of an operation: `Operation.value` is neutral + magnitude · reach."""
     index = tl.load(choice + image)
     known = (index >= 0) & (index < count)
     index = tl.where(known, index, 0)
@@ -115,14 +115,14 @@ def operation_of(image, choice, applied, sign, codes, numbers, count):
 
 @triton.jit
 def _rounded(values):
-    """To the nearest whole number, halves to the even one, for values that are not negative."""
+    """Round values that are not negative to the nearest whole number, halves to the even one."""
     up = tl.floor(values + 0.5)
     return tl.where((up - values == 0.5) & (up - 2 * tl.floor(up / 2) == 1), up - 1, up)
 
 
 @triton.jit
 def _grey(red, green, blue, INTEGER: tl.constexpr):
-    """Luma; for levels, PIL's whole number, which float32 computes exactly."""
+    """Return the luma; for levels PIL's whole number, which float32 computes exactly."""
     if INTEGER:
         grey = tl.floor((red * 19595.0 + green * 38470.0 + blue * 7471.0 + 32768.0) * (1.0 / 65536.0))
     else:
@@ -132,7 +132,7 @@ def _grey(red, green, blue, INTEGER: tl.constexpr):
 
 @triton.jit
 def grey_at(source, place, inside, PIXELS: tl.constexpr, CHANNELS: tl.constexpr, INTEGER: tl.constexpr):
-    """The grey image at some places of an image."""
+    """Return the grey image at some places of an image."""
     grey = tl.load(source + place, inside, 0).to(tl.float32)
     if CHANNELS == 3:
         green = tl.load(source + PIXELS + place, inside, 0).to(tl.float32)
@@ -143,7 +143,7 @@ def grey_at(source, place, inside, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 
 @triton.jit
 def grey_mean(source, PIXELS: tl.constexpr, CHANNELS: tl.constexpr, INTEGER: tl.constexpr, BLOCK: tl.constexpr):
-    """The mean of the grey image; for levels a whole number, as PIL has it."""
+    """Return the mean of the grey image; for levels a whole number, as in PIL."""
     total = tl.zeros((BLOCK,), tl.int32) if INTEGER else tl.zeros((BLOCK,), tl.float32)
     for start in range(0, PIXELS, BLOCK):
         place = start + tl.arange(0, BLOCK)
@@ -159,7 +159,7 @@ def grey_mean(source, PIXELS: tl.constexpr, CHANNELS: tl.constexpr, INTEGER: tl.
 
 @triton.jit
 def extremes(plane, PIXELS: tl.constexpr, BLOCK: tl.constexpr):
-    """The darkest and the brightest value of a channel."""
+    """Return the darkest and the brightest value of a channel."""
     low, high = tl.full((), 255.0, tl.float32), tl.full((), 0.0, tl.float32)
     for start in range(0, PIXELS, BLOCK):
         place = start + tl.arange(0, BLOCK)
@@ -171,17 +171,17 @@ def extremes(plane, PIXELS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def span_of(low, high):
-    """What AutoContrast divides by, and whether the channel counts as constant, which it leaves as it is."""
+    """Return the divisor of AutoContrast, and whether the channel counts as constant and must not change."""
     flat = high - low < 0.5 / 255.0
     return tl.where(flat, 1.0, high - low), flat
 
 
 @triton.jit
-def _look(
+def _inspect(
     images, lut, mean, choice, applied, magnitude, sign, codes, numbers, count,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, INTEGER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """What has to be known of a whole image: a channel's table of levels, or the mean of the grey image."""
+    """Store a table of levels per channel, or the mean of the grey image, for the second launch."""
     image, channel = tl.program_id(0).to(tl.int64), tl.program_id(1)
     code, _, _ = operation_of(image, choice, applied, sign, codes, numbers, count)
     PIXELS: tl.constexpr = HEIGHT * WIDTH
@@ -215,7 +215,7 @@ def _look(
         before = tl.cumsum(histogram, 0) - histogram
         flat = (step // 2 + before) // tl.maximum(step, 1)
         flat = tl.minimum(flat, 255).to(tl.float32)
-        # Where there is nothing to equalise the image stays, also between two levels: marked by −1.
+        # −1 marks images without anything to equalise: they do not change, also between two levels.
         tl.store(table, tl.where(step > 0, flat, -1.0))
     if (code == CONTRAST) & (channel == 0):
         tl.store(mean + image, grey_mean(plane, PIXELS, CHANNELS, INTEGER, BLOCK))
@@ -223,7 +223,7 @@ def _look(
 
 @triton.jit
 def _blend(values, degenerate, factor, INTEGER: tl.constexpr):
-    """Degenerate + factor · (values − degenerate), clipped; on levels truncated, on floats as `torch.lerp` does it."""
+    """Return degenerate + factor · (values − degenerate), clipped: levels truncated, floats rounded as `torch.lerp`."""
     if INTEGER:
         blended = (values - degenerate) * factor + degenerate
         blended = tl.floor(tl.minimum(tl.maximum(blended, 0.0), 255.0))
@@ -234,7 +234,7 @@ def _blend(values, degenerate, factor, INTEGER: tl.constexpr):
 
 @triton.jit
 def unclipped(values, degenerate, factor):
-    """A blend of floats before it is clipped, bit for bit as `torch.lerp` rounds it."""
+    """Return a blend of floats before clipping, bit for bit as `torch.lerp` rounds it."""
     weight = 1.0 - factor
     near = values + weight * (degenerate - values)
     far = degenerate - (degenerate - values) * (1.0 - weight)
@@ -243,7 +243,7 @@ def unclipped(values, degenerate, factor):
 
 @triton.jit
 def smoothed(plane, place, inner, values, WIDTH: tl.constexpr):
-    """The smooth image of Sharpness where `inner` holds: a place that is not on the border."""
+    """Return the smoothed image of Sharpness at `inner` places, those not on the border."""
     total = 4.0 * values
     for dy in tl.static_range(-1, 2):
         for dx in tl.static_range(-1, 2):
@@ -253,14 +253,14 @@ def smoothed(plane, place, inner, values, WIDTH: tl.constexpr):
 
 @triton.jit
 def solarized(values, threshold, INTEGER: tl.constexpr):
-    """Inverted where the level is at or above the threshold."""
+    """Invert values at or above the threshold level."""
     above = (values if INTEGER else values * 255.0) >= threshold
     return tl.where(above, (255.0 if INTEGER else 1.0) - values, values)
 
 
 @triton.jit
 def posterized(values, bits, INTEGER: tl.constexpr):
-    """The highest bits of each level; on floats eight of them keep what lies between two levels too."""
+    """Keep the highest bits of each level; eight bits also keep floats between two levels."""
     kept = tl.minimum(tl.maximum(tl.floor(bits + 0.5), 0.0), 8.0)
     mask = 256 - tl.exp2(8.0 - kept).to(tl.int32)
     if INTEGER:
@@ -273,7 +273,7 @@ def posterized(values, bits, INTEGER: tl.constexpr):
 
 @triton.jit
 def affine(code, value, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """The matrix of a geometric operation, as in `geometric.py`: both ends in [−1, 1] from edge to edge."""
+    """Return the matrix of a geometric operation, as in `geometric.py`: positions in [−1, 1] from edge to edge."""
     ASPECT: tl.constexpr = WIDTH / HEIGHT
     INVERSE: tl.constexpr = HEIGHT / WIDTH
     xx, xy, x1 = 1.0, 0.0, 0.0
@@ -299,24 +299,24 @@ def affine(code, value, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def centre_of(row, column, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """The middle of a pixel, x and y, in [−1, 1] from edge to edge."""
+    """Return the centre of a pixel, x and y, in [−1, 1] from edge to edge."""
     return (2 * column + 1 - WIDTH).to(tl.float32) / WIDTH, (2 * row + 1 - HEIGHT).to(tl.float32) / HEIGHT
 
 
 @triton.jit
 def read_place(code, value, row, column, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """Where a geometric operation reads for a pixel: columns from the left and rows from the top."""
+    """Return the position that a pixel reads in a geometric operation, as column and row."""
     xx, xy, x1, yx, yy, y1 = affine(code, value, HEIGHT, WIDTH)
     x, y = centre_of(row, column, HEIGHT, WIDTH)
     across = ((xx * x + x1 + xy * y + 1.0) * WIDTH - 1.0) * 0.5
     down = ((yx * x + y1 + yy * y + 1.0) * HEIGHT - 1.0) * 0.5
-    # Far outside nothing is read; kept near, so that whole numbers do not overflow.
+    # Positions far outside read nothing; clipping keeps integers from overflowing.
     return tl.minimum(tl.maximum(across, -2.0), WIDTH + 1.0), tl.minimum(tl.maximum(down, -2.0), HEIGHT + 1.0)
 
 
 @triton.jit
 def corner(plane, column, row, shift, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """One of the four neighbours of a place; outside of the image nothing."""
+    """Return one of the four neighbours of a position; zero outside the image."""
     inside = (column >= 0) & (column < WIDTH) & (row >= 0) & (row < HEIGHT)
     value = tl.load(plane + row * WIDTH + column, inside, 0).to(tl.float32) + shift
     return tl.where(inside, value, 0.0)
@@ -327,7 +327,7 @@ def _write(
     images, result, lut, mean, choice, applied, magnitude, sign, codes, numbers, count, fill_0, fill_1, fill_2,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, INTEGER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Every image once, by its own operation."""
+    """Write every image once, with its own operation."""
     image = tl.program_id(0).to(tl.int64)
     code, neutral, reach = operation_of(image, choice, applied, sign, codes, numbers, count)
     value = neutral + tl.load(magnitude + image) * reach

@@ -11,14 +11,14 @@ from madao.policy.draw import Draw
 from madao.text import nearest
 
 _STRONGEST_LEVEL = 9
-# The ranges AutoAugment was searched with, where they are not the paper's.
+# The ranges of AutoAugment's search, if they differ from the paper's.
 _LIMITS = {
     "TranslateX": 150 / 331,
     "TranslateY": 150 / 331,
     **dict.fromkeys(("Color", "Contrast", "Brightness", "Sharpness"), 1.9),
 }
 
-# A line is a sub-policy: two operations, each with its probability and, where it has a magnitude, a level of 0 to 9.
+# Each line is a sub-policy: two operations, each with its probability and, if it has a magnitude, a level from 0 to 9.
 PUBLISHED = {
     "cifar10": """
         Invert 0.1, Contrast 0.2 6
@@ -105,15 +105,15 @@ PUBLISHED = {
 
 
 class AutoAugment(AugmentationPolicy):
-    """One of 25 published sub-policies an image, equally likely: two operations, each with probability and level.
+    """One of 25 published sub-policies per image, equally likely: two operations, each with probability and level.
 
-    Levels are read as torchvision reads them: level 9 is the strongest of the range, 0 the identity (`Posterize`
-    keeps 8 to 4 bits). `Solarize` at level 0 is the identity here, where torchvision inverts level 255.
+    Levels mean the same as in torchvision: level 9 is the strongest of the range, 0 the identity (`Posterize` keeps 8
+    to 4 bits). Only `Solarize` at level 0 differs: the identity here, while torchvision inverts pixels of level 255.
 
     Args:
         policy: `"cifar10"`, `"svhn"` or `"imagenet"`.
-        fill: The colour geometric operations leave outside the image, in [0, 1].
-        seed: Where the policy's own random numbers start.
+        fill: Colour that geometric operations leave outside the image, in [0, 1].
+        seed: Seed of the policy's own random numbers.
     """
 
     def __init__(self, policy: str = "cifar10", fill: Fill = 0.0, seed: int = 0) -> None:
@@ -123,7 +123,7 @@ class AutoAugment(AugmentationPolicy):
         self.policy = policy
         index = {operation.name: i for i, operation in enumerate(self.operations)}
         table = [[_read(step, index) for step in line.split(", ")] for line in PUBLISHED[policy].strip().splitlines()]
-        # [3, sub-policies, stages] → one [K, sub-policies] table a quantity.
+        # [3, sub-policies, stages] → one [K, sub-policies] table per quantity.
         choice, probability, magnitude = torch.tensor(table, dtype=torch.float64).permute(2, 1, 0)
         self.register_buffer("_choice", choice.long(), persistent=False)
         self.register_buffer("_probability", probability.float(), persistent=False)
@@ -132,7 +132,7 @@ class AutoAugment(AugmentationPolicy):
     def sample(
         self, images: Tensor, generator: torch.Generator | None = None, *, condition: Tensor | None = None
     ) -> Draw:
-        """Draw for a batch: both stages of an image come from one sub-policy."""
+        """Draw for a batch. Both stages of an image come from the same sub-policy."""
         device = images.device
         generator = self.generator(device) if generator is None else generator
         shape = (2, len(images))

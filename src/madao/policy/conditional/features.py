@@ -1,4 +1,4 @@
-"""What a policy that depends on the image sees of it: 24 numbers, whatever size it has."""
+"""The 24 features of an image that an `ImagePolicy` reads, nearly independent of the image's size."""
 
 import functools
 
@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 THUMB = 16
-"""Side of the thumbnail in which neighbours are compared."""
+"""Side of the thumbnail in which neighbours are compared, in pixels."""
 GRID = 4
-"""Patches a side."""
+"""Patches per side."""
 
 NAMES = (
     *(f"mean of {channel}" for channel in ("red", "green", "blue")),
@@ -18,28 +18,28 @@ NAMES = (
     "change from top to bottom",
     *(f"patch {row + 1}, {column + 1}" for row in range(GRID) for column in range(GRID)),
 )
-"""What each number is. A grey image has three equal channels."""
+"""Names of the features. A grey image has three equal channels."""
 
 KINDS = (3, 3, 2, GRID * GRID)
-"""How many numbers there are of each kind: means, deviations, changes and patches."""
+"""Number of features of each kind: means, deviations, changes and patches."""
 CENTRES = (0.45, 0.2, 0.05, 0.0)
 SCALES = (0.2, 0.1, 0.03, 0.1)
-"""What photographs have of each kind, and how far they spread, roughly."""
+"""Approximate mean and standard deviation of each kind over photographs."""
 
 _LUMA = (0.299, 0.587, 0.114)
 
 
 def of_kinds(values: tuple[float, ...]) -> Tensor:
-    """A number for each kind, repeated for every feature of it, `[24]`."""
+    """Repeat the value of each kind for all its features, `[24]`."""
     return torch.tensor(values).repeat_interleave(torch.tensor(KINDS))
 
 
 @torch.no_grad()
 def features(images: Tensor) -> Tensor:
-    """Means and standard deviations of the channels, how much neighbours differ, and the brightness of 4 × 4 patches.
+    """Return means and deviations of the channels, how much neighbours differ, and the brightness of 4 × 4 patches.
 
-    Neighbours are those in a thumbnail of the luma, 16 × 16 means over its areas, so that an image has nearly the
-    same numbers at every size; a patch is the mean of its part of the thumbnail less that of all.
+    Neighbours are pixels of a thumbnail of the luma, 16 × 16 means over areas, so the features hardly change with the
+    image's size. The brightness of a patch is its mean in the thumbnail minus the mean of the whole.
 
     Args:
         images: `[B, C, H, W]`, C of 1 or 3, uint8 or float in [0, 1].
@@ -52,11 +52,11 @@ def features(images: Tensor) -> Tensor:
         return images.new_zeros(0, len(NAMES), dtype=kind)
     values = images.to(kind) / 255 if images.dtype == torch.uint8 else images.to(kind)
     mean = values.mean((2, 3))
-    # By a norm: several times as fast as torch's own deviation.
+    # A norm is several times as fast as torch.std.
     size = torch.linalg.vector_norm(values - mean[..., None, None], dim=(2, 3))
     deviation = size / (images.shape[2] * images.shape[3]) ** 0.5
     rows, columns = (_areas(side, images.device, kind) for side in images.shape[2:])
-    with torch.autocast(images.device.type, enabled=False):  # in which these would be other numbers
+    with torch.autocast(images.device.type, enabled=False):  # its precision would change the features
         thumbs = rows @ values @ columns.T
     if images.shape[1] == 3:
         red, green, blue = (weight * thumbs[:, channel] for channel, weight in enumerate(_LUMA))
@@ -71,11 +71,12 @@ def features(images: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def _areas(side: int, device: torch.device, kind: torch.dtype) -> Tensor:
-    """How much each pixel of a side counts in each of the thumbnail's, `[16, side]`, as in Pillow's resize with BOX.
+    """Return the weight of each pixel of a side in each pixel of the thumbnail, `[16, side]`.
 
-    Equally, where its centre lies within the area; where no centre does, the pixel about the area's centre.
+    As in Pillow's resize with BOX, pixels with their centre within the area count equally. If there is none, the pixel
+    at the centre of the area counts alone.
     """
-    with torch.inference_mode(False):  # whoever asks first
+    with torch.inference_mode(False):  # a later caller may need gradients through it
         wide = side / THUMB
         centres = (torch.arange(THUMB, dtype=torch.float64)[:, None] + 0.5) * wide
         away = (torch.arange(side, dtype=torch.float64) + 0.5 - centres) / max(wide, 1.0)

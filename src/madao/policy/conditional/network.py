@@ -1,4 +1,4 @@
-"""A small network, from what an image shows to how its law departs from the shared one."""
+"""A small network from the features of an image to the departure of its logits from the shared ones."""
 
 import dataclasses
 import math
@@ -8,20 +8,19 @@ import torch
 from torch import Tensor
 
 from madao.policy.conditional.features import NAMES
-
-Numbers = tuple[float, ...]
+from madao.policy.json_fields import Numbers
 
 _LARGEST, _SMALLEST = 1e6, 1e-6
-"""What numbers may be: with larger ones, or smaller scales, float32 has no law."""
+"""Limits of numbers and scales, beyond which float32 gives no probabilities."""
 
 
 class Outputs(NamedTuple):
-    """What hidden units add to the logits of one operation in one stage, a number a unit.
+    """The amounts that hidden units add to the logits of one operation in one stage, one number per unit.
 
     Attributes:
-        selection: To that of its selection.
-        application: To that of its application.
-        magnitude: To that of its μ; None where the operation has none.
+        selection: Added to the selection logit.
+        application: Added to the application logit.
+        magnitude: Added to the logit of μ; None if the operation has no magnitude.
     """
 
     selection: Numbers
@@ -36,12 +35,12 @@ class Network:
     f are the image's F features (`madao.policy.conditional.features`), H the number of hidden units.
 
     Attributes:
-        centre: What features are on average, `[F]`.
-        scale: How far they spread, `[F]`.
-        weights: W, for each hidden unit F numbers.
+        centre: Mean of each feature, `[F]`.
+        scale: Standard deviation of each feature, `[F]`.
+        weights: W, F numbers for each hidden unit.
         bias: b, one for each hidden unit.
-        offset: c, what each hidden unit is on average: what all images share is not the network's to say.
-        stages: V, for each stage an `Outputs` of H numbers per operation.
+        offset: c, the mean of each hidden unit. With it, the logits' mean over images is the shared part.
+        stages: V, for each stage one `Outputs` of H numbers per operation.
     """
 
     centre: Numbers
@@ -52,7 +51,7 @@ class Network:
     stages: tuple[tuple[Outputs, ...], ...]
 
     def __post_init__(self) -> None:
-        # Places are called as in the file.
+        # Messages name the places of the policy file.
         inputs, units = len(NAMES), len(self.weights)
         if units < 1:
             raise ValueError("network.units: there is none; a network needs at least one")
@@ -73,7 +72,7 @@ class Network:
                         _check(where, values, units, "hidden units")
 
     def tensors(self) -> "Layers":
-        """As tensors; operations without a magnitude have zeros there."""
+        """Return the network as tensors, with zeros for magnitudes that do not exist."""
         zeros = (0.0,) * len(self.bias)
         found = [
             [[getattr(outputs, name) or zeros for outputs in stage] for stage in self.stages]
@@ -101,7 +100,10 @@ def _check(where: str, values: Numbers, count: int, what: str) -> None:
 
 
 class Layers(NamedTuple):
-    """The network as tensors: `centre`, `scale` `[F]`, `weights` `[H, F]`, `bias`, `offset` `[H]`, else `[K, H, n]`."""
+    """The network as tensors.
+
+    `centre` and `scale` are `[F]`, `weights` `[H, F]`, `bias` and `offset` `[H]`, the outputs `[K, H, n]`.
+    """
 
     centre: Tensor
     scale: Tensor
@@ -113,20 +115,20 @@ class Layers(NamedTuple):
     magnitude: Tensor
 
     def hidden(self, features: Tensor) -> Tensor:
-        """h, `[B, H]`, from the images' features, `[B, F]`."""
+        """Return h, `[B, H]`, from the images' features, `[B, F]`."""
         inputs = (features.to(self.weights.dtype) - self.centre) / (self.scale * math.sqrt(self.weights.shape[1]))
         return torch.tanh((inputs[:, None] * self.weights).sum(-1) + self.bias) - self.offset
 
     def departures(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What is added to the logits of selection, application and magnitude of each image, `[K, B, n]` each.
+        """Return the amounts added to each image's logits of selection, application and magnitude, `[K, B, n]` each.
 
         Args:
-            features: Of the images, `[B, F]`.
+            features: Features of the images, `[B, F]`.
         """
         hidden = self.hidden(features)[:, :, None] / math.sqrt(len(self.weights))
 
         def added(outputs: Tensor) -> Tensor:
-            # No matrix product, which autocast and TF32 would do in another precision: another law.
+            # Not a matrix product: autocast and TF32 would lower its precision and change the probabilities.
             return (hidden * outputs[:, None]).sum(2)
 
         return added(self.selection), added(self.application), added(self.magnitude)

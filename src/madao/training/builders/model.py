@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from madao.config.train_config import ModelConfig, OptimizerConfig, TaskConfig, TrainConfig
-from madao.distributed.launch import synchronised
+from madao.distributed.launch import convert_sync_batchnorm
 from madao.errors import UnknownModelError, UserError
 from madao.models import build, build_dense, build_encoder, known, known_dense
 from madao.text import nearest
@@ -18,7 +18,8 @@ def build_network(config: TrainConfig, splits: Splits, environment: Environment)
     network = build_model(config.model, splits, config.task)
     torch.manual_seed(config.seed + 7919 * environment.ranks.rank)  # every process has dropout masks of its own
     if config.sync_batch_norm:
-        network = synchronised(network, config, environment.device)
+        twice = config.augment.method == "learned" and config.outer.model_mode == "train"
+        network = convert_sync_batchnorm(network, environment.device, twice)
     if environment.device.type == "cuda":
         # Convolutions in half precision want this layout: otherwise each of them transposes its inputs and outputs.
         network.to(memory_format=torch.channels_last)

@@ -24,8 +24,8 @@ from madao.hypergrad import (
     Unaugmented,
 )
 from madao.hypergrad.estimators.baselines import Baseline
+from madao.outer import ComputeOptions, PolicyOptimizer
 from madao.outer.policy_adam import PolicyAdam
-from madao.outer.policy_optimizer import PolicyOptimizer
 from madao.policy import AugmentationPolicy, BaseAugmentation, Policy
 from madao.tasks import Task
 from madao.training.ema import WeightAverage
@@ -99,17 +99,19 @@ def build_outer_loop(
         solver=_solver(settings),
         estimator=Relaxed() if settings.estimator == "relaxed" else Influence(_BASELINES[settings.baseline]),
         transform=base_augmentation.normalise,
-        inner_mode=settings.model_mode,
         weight_decay=config.optimizer.weight_decay,
         clip=settings.clip,
-        microbatch=_microbatch(config, ranks.world),
-        curvature_batch=settings.curvature_batch_size,
-        pathwise_batch=_pathwise(settings, config.batch_size),
-        autocast=autocast,
-        check_every=10 if settings.solver == "neumann" else 0,
         seed=config.seed,
         views=task.views,
         soft_targets=task.soft_targets if task.targets_follow_policy else None,
+        compute=ComputeOptions(
+            microbatch=_microbatch(config, ranks.world),
+            curvature_batch=settings.curvature_batch_size,
+            pathwise_batch=_pathwise(settings, config.batch_size),
+            autocast=autocast,
+            inner_mode=settings.model_mode,
+            check_every=10 if settings.solver == "neumann" else 0,
+        ),
     )
     if settings.sign == "random":
         outer.sign = functools.partial(_coin, config.seed)

@@ -16,7 +16,7 @@ from madao.policy import (
     Uniform,
     load_policy,
 )
-from madao.policy.baselines.fixed import START
+from madao.policy.learned import START
 from madao.policy.registry import NAMED
 from madao.text import nearest
 from madao.training.splits import Splits

@@ -39,7 +39,7 @@ def build_run(config: TrainConfig, splits: Splits | None = None, title: str | No
     check_directory(config, ranks)  # before the images are read, which may take a while
     splits, notes = build_splits(config, environment, splits)
     name = model_name(config.model, splits, config.task)
-    directory = RunDirectory(run_directory(config, splits.name, name), ranks.first)
+    directory = RunDirectory(run_directory(config, splits.name, name), ranks.is_first)
     network = build_network(config, splits, environment)
     optimizer = build_optimizer(config.optimizer, network, device)
     profiler = Profiler(device, reads=not splits.in_memory)
@@ -63,7 +63,7 @@ def build_run(config: TrainConfig, splits: Splits | None = None, title: str | No
     console = Console(
         title or directory.path.name,
         config.epochs * len(train_batches),
-        speaks=ranks.first,
+        speaks=ranks.is_first,
         metric_name=task.metric_name,
         train_metric_name=task.train_metric_name,
     )

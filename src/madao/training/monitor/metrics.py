@@ -66,6 +66,6 @@ class EpochMetrics:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
         self._sums.copy_(state["sums"])
-        if not self.ranks.first:
+        if not self.ranks.is_first:
             self._sums.zero_()  # the first process goes on with the sums of all
         self.images = int(state["images"])

@@ -1,7 +1,6 @@
 """The run directory: all files of a run, the same whether or not it was interrupted."""
 
 import csv
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import IO, Any
 import torch
 import yaml
 
-from madao.config.train_config import Plain, SpeedConfig, TrainConfig, from_dict, to_dict
+from madao.config.train_config import Plain, TrainConfig, free_settings, from_dict, to_dict
 from madao.distributed.group import ProcessGroup
 from madao.distributed.launch import rank_zero_first
 from madao.errors import UserError
@@ -18,11 +17,6 @@ from madao.files import replacing, save_torch
 from madao.training.run.checkpoint import Checkpoints
 from madao.training.run.environment import describe_environment
 from madao.training.run.tables import TABLES, append_rows, append_text, rewind_json_lines, rewind_table
-
-FREE = {"out", "resume", "device", "tensorboard", "checkpoint_minutes", "data.root", "data.workers"}
-"""Settings that may differ when a run is resumed: where and how it runs, but not its result."""
-FREE |= {"data.decode", "checkpoint_every", "devices", "num_nodes"}
-FREE |= {f"speed.{field.name}" for field in dataclasses.fields(SpeedConfig)}
 
 LOCK = "lock"
 
@@ -193,14 +187,6 @@ def first_difference(before: Plain, now: Plain, prefix: str = "") -> tuple[str, 
             found = first_difference(a, b, name + ".")
             if found is not None:
                 return found
-        elif a != b and name not in FREE and not _only_memory(name, before):
+        elif a != b and name not in free_settings(before.get("on_error", "stop")):
             return name, a, b
     return None
-
-
-def _only_memory(name: str, before: Plain) -> bool:
-    """Whether a setting is `data.cache_gib` where it changes nothing.
-
-    It changes the order of the images where those that cannot be read are left out.
-    """
-    return name == "data.cache_gib" and before.get("on_error") == "stop"

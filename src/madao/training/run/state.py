@@ -139,7 +139,7 @@ class Run:
             self.profiler.skip(self.metrics.images)
         for group in self.optimizer.param_groups:
             group["fused"] = self.device.type == "cuda"  # of this device, not of the one where the run began
-        if not self.ranks.first:  # the random state is that of the first process
+        if not self.ranks.is_first:  # the random state is that of the first process
             torch.manual_seed(self.config.seed + 7919 * self.ranks.rank + self.step)
             return
         torch.set_rng_state(state["random"]["cpu"])

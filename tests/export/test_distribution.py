@@ -1,5 +1,6 @@
-"""Every exported file draws by the policy's law: written by the command, imported, and ten thousand draws counted."""
+"""Every exported file draws with the policy's probabilities: ten thousand draws of each file are counted."""
 
+import dataclasses
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -9,12 +10,16 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from scipy import stats
 
-from madao.policy import FrozenPolicy, PolicySpec
-from tests.helpers.exported import load, uneven, write
+from madao.export.single_image import ImageAugmenter
+from madao.policy import ClassPolicy, FrozenPolicy, ImagePolicy, PolicySpec
+from tests.helpers.exported import assert_tidy, load, uneven, write
 
 COUNT = 10_000
 SPEC = uneven()
+JITTERED = dataclasses.replace(SPEC, magnitude_jitter=0.6)
 
 Found = list[tuple[str, bool, float | None]]
 """For each stage of one image: operation, whether applied, the parameter in real units."""
@@ -75,18 +80,23 @@ def json_draws(path: Path) -> Iterator[Found]:
     return (from_steps(list(zip(*rows, strict=True))) for rows in zip(*fields, strict=True))
 
 
+def draws_of(spec: PolicySpec, target: str, folder: Path) -> list[Found]:
+    if target == "json":
+        found = list(json_draws(write(spec, target, folder)))
+    else:
+        found = list(TARGETS[target](load(spec, target, folder)))
+    assert len(found) == COUNT
+    return found
+
+
 def close(count: float, of: int, probability: float) -> bool:
     """Within five standard deviations, and exactly so where nothing is left to chance."""
     return abs(count - of * probability) <= 5 * math.sqrt(of * probability * (1 - probability)) + 1e-9
 
 
 @pytest.mark.parametrize("target", [*TARGETS, "json"])
-def test_the_law_of_what_was_written(target: str, tmp_path: Path) -> None:
-    if target == "json":
-        draws = list(json_draws(write(SPEC, target, tmp_path)))
-    else:
-        draws = list(TARGETS[target](load(SPEC, target, tmp_path)))
-    assert len(draws) == COUNT
+def test_exported_files_draw_with_the_probabilities_of_the_policy(target: str, tmp_path: Path) -> None:
+    draws = draws_of(SPEC, target, tmp_path)
     total_signs = []
     for number, stage in enumerate(SPEC.stages):
         column = [draw[number] for draw in draws]
@@ -141,3 +151,55 @@ def check_independence(draws: list[Found]) -> None:
         assert close(sum(equal), len(equal), 0.5)
         among_applied = [positive(draw, a) for draw in draws if draw[a][1] and positive(draw, a) is not None]
         assert close(sum(map(bool, among_applied)), len(among_applied), 0.5)
+
+
+@pytest.mark.parametrize("target", [*TARGETS, "json"])
+def test_strengths_lie_evenly_below_the_strongest(target: str, tmp_path: Path) -> None:
+    draws = draws_of(JITTERED, target, tmp_path)
+    parts, positive, signed = [], [], []
+    for number, stage in enumerate(JITTERED.stages):
+        for operation, entry in zip(JITTERED.operations, stage, strict=True):
+            if operation.range is None or entry.magnitude is None:
+                continue
+            rows = [draw[number] for draw in draws if draw[number][0] == operation.name]
+            assert close(len(rows), COUNT, entry.selection)
+            neutral = operation.range[0]
+            strengths = (np.array([value for _, _, value in rows], dtype=float) - neutral) / (entry.magnitude - neutral)
+            parts.append(np.abs(strengths))
+            if operation.signed:
+                positive.append(strengths > 0)
+                signed.append(np.abs(strengths))
+            else:
+                assert (strengths >= 0).all()
+    assert stats.kstest(np.concatenate(parts)[:COUNT], "uniform", (0.4, 0.6)).pvalue > 1e-3
+    signs = np.concatenate(positive)
+    assert close(signs.sum(), len(signs), 0.5)
+    assert abs(np.corrcoef(signs, np.concatenate(signed))[0, 1]) < 0.04, "neither knows of the other"
+
+
+def test_one_image_and_a_batch_have_the_same_draws() -> None:
+    engine = ImageAugmenter(JITTERED)
+    assert engine.uniforms == 12
+    assert ImageAugmenter(SPEC).uniforms == 9
+    for first in np.linspace(0.05, 0.95, 10):
+        varied = engine.steps([first, 0.0, 0.7, 0.25] * 3)
+        for one, other in zip(varied, ImageAugmenter(SPEC).steps([first, 0.0, 0.7] * 3), strict=True):
+            assert (*one[:2], one.sign) == (*other[:2], other.sign)
+            assert one.magnitude == pytest.approx(other.magnitude * (1 - 0.6 * 0.25))
+    image = torch.randint(0, 256, (3, 16, 16), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    batch = FrozenPolicy(JITTERED).augment(image[None], engine.draw([varied]))
+    assert torch.equal(engine.augment(image, varied), batch[0])
+
+
+@pytest.mark.parametrize("kind", ["class", "image"])
+def test_the_file_without_madao_varies_for_classes_and_images_too(kind: str, tmp_path: Path) -> None:
+    policy = ClassPolicy(2, 1, magnitude_jitter=1.0) if kind == "class" else ImagePolicy(1, magnitude_jitter=1.0)
+    spec = policy.spec()
+    module = load(spec, "python", tmp_path)
+    argument = 1 if kind == "class" else Image.new("RGB", (9, 7), "red")
+    found = [step for _ in range(1500) for step in module.transform.draw(argument)]
+    turned = [abs(value) for function, _, value in found if function.__name__ == "rotate"]
+    assert len(turned) > 70
+    entry = spec.stages[0][[operation.name for operation in spec.operations].index("Rotate")]
+    assert stats.kstest(turned, "uniform", (0, entry.magnitude)).pvalue > 1e-3
+    assert_tidy(spec, tmp_path)

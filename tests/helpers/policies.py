@@ -1,0 +1,44 @@
+"""Policies with known behaviour, and the values of their draws."""
+
+import dataclasses
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from madao import Draw, ImagePolicy
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def seeded(seed: int = 7) -> torch.Generator:
+    """Return a generator with a seed."""
+    return torch.Generator().manual_seed(seed)
+
+
+def scattered(policy: M, spread: float = 1.5, seed: int = 1) -> M:
+    """Add normal noise to every parameter of a policy, and return the policy."""
+    generator = seeded(seed)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(spread * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
+    return policy
+
+
+def fields(draw: Draw) -> list[Tensor]:
+    """Return the tensors of a draw, without those that are None."""
+    values = (getattr(draw, field.name) for field in dataclasses.fields(draw))
+    return [value for value in values if value is not None]
+
+
+def inverting_dark() -> ImagePolicy:
+    """Return a policy that always inverts dark images and never light ones, by one unit that reads the mean of red."""
+    policy = ImagePolicy(1, 1, operations=["Invert", "Equalize"])
+    with torch.no_grad():
+        policy.get_buffer("weights").zero_()[0, 0] = -1e4
+        policy.get_buffer("bias").zero_()
+        policy.get_buffer("offset").zero_()
+        policy.selection_logits[:, 0] = 50
+        policy.application_logits.zero_()
+        policy.get_parameter("application_outputs").fill_(60)
+    return policy
