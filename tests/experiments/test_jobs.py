@@ -150,3 +150,17 @@ def test_a_long_message_does_not_block_the_pipe(tmp_path: Path) -> None:
     pool = JobPool()
     pool.run([job(tmp_path, data=DataConfig(name="folder", root="/".join(["x" * 200] * 500)))])
     assert 1000 < len(pool.problems["one"]) < 4000
+
+
+def test_each_training_warns_of_few_outer_steps_and_the_first_describes_the_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    few: dict[str, Any] = {"epochs": 1, "batch_size": 512, "tensorboard": False, "device": "cpu"}
+    pool = JobPool(1)
+    pool.run(job(tmp_path, name, **few) for name in ("one", "two"))
+    lines = capfd.readouterr().out.splitlines()
+    assert pool.problems == {}
+    assert sum("small-cnn" in line for line in lines) == 1
+    first, second = (line for line in lines if "raise" in line)
+    assert second.startswith("two: ")
+    assert second.removeprefix("two: ") in first
