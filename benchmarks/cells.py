@@ -9,9 +9,15 @@ from typing import Any
 
 from measure import environment, write
 
-from madao.config.aliases import current_cell
+from madao.config.aliases import current_method
 
 Cell = dict[str, Any]
+
+
+def current_words(name: str) -> str:
+    """Return the name of a cell that begins with a method, such as "madao none 0", with the method's name of today."""
+    method, *rest = name.split(" ")
+    return " ".join([current_method(method), *rest])
 
 
 def complete(
@@ -40,7 +46,7 @@ def complete(
         if before["epochs"] != epochs:
             raise SystemExit(f"{path} holds trainings of {before['epochs']} epochs; give another --output")
         results |= {key: before[key] for key in ("note", "cells") if key in before}
-        results["cells"] = {current_cell(name): cell for name, cell in results["cells"].items()}
+        results["cells"] = {current_words(name): cell for name, cell in results["cells"].items()}
     # Not forked: CUDA does not survive that.
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         whole = {name for name, cell in results["cells"].items() if not is_incomplete(name, cell)}

@@ -23,11 +23,10 @@ import torch
 from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).parent / "speed"))
-from cells import complete
+from cells import complete, current_words
 
 from madao import PolicySpec, Uniform
 from madao.cli.demo import demo_config
-from madao.config.aliases import current_cell
 from madao.training.builders.run import build_run
 from madao.training.run.directory import RunDirectory
 from madao.training.trainer import Trainer
@@ -78,7 +77,7 @@ def verdicts(cells: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Of each operation: the difference in loss to all alike, over the same seeds, and how learned policies like it."""
     losses = {tuple(key.split()): cell["loss"] for key, cell in cells.items()}
     known = json.loads((ROOT / "benchmarks/results/known-answers.json").read_text())["cells"]
-    learned = [cell["selection"] for key, cell in known.items() if current_cell(key).startswith("learned none ")]
+    learned = [cell["selection"] for key, cell in known.items() if current_words(key).startswith("learned none ")]
     found: dict[str, Any] = {}
     for name in OPERATIONS:
         seeds = [seed for other, seed in losses if other == name and ("none", seed) in losses]

@@ -14,6 +14,7 @@ from madao.config.train_config import NOT_OPTIONS, TrainConfig, from_dict, to_di
 from madao.errors import UserError
 from madao.experiments.table import cell_path, read_cells
 from madao.report.run import read_run
+from madao.training.run.directory import run_directory
 from tests.helpers.run_directories import write_run
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -113,3 +114,28 @@ def test_published_records_are_read_under_the_names_of_today() -> None:
             assert name.split(" ")[0] not in METHODS
         assert {name.split(" ")[0] for name in found["cells"]} >= {"base"}
         assert len(found["cells"]) == len(before["cells"])
+
+
+def test_only_whole_names_of_methods_are_old() -> None:
+    record = {"settings": {}, "cells": {"madao fast 0": {}, "madao 0": {}, "standard 1": {}, "base 1": {}}}
+    # A variant was called `base`, as a method is today: both cells stay.
+    assert [*current_record(record)["cells"]] == ["madao fast 0", "learned 0", "standard 1", "base 1"]
+
+
+def test_a_folder_with_a_method_under_two_names_is_refused(tmp_path: Path) -> None:
+    for name in ("standard", "base"):
+        write_run(tmp_path / name / "0", "base")
+    with pytest.raises(UserError, match="holds standard and base"):
+        read_cells(tmp_path)
+
+
+def test_lists_are_added_to_under_old_names() -> None:
+    assert read_config(["--augment.without+=Invert", "--out=x"]).augment.exclude == ["Invert"]
+
+
+def test_resume_without_a_name_finds_a_run_under_its_old_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "digits-small-cnn-madao-0").mkdir(parents=True)
+    name = run_directory(TrainConfig(resume=True), "digits", "small-cnn").name
+    assert name == "digits-small-cnn-madao-0"
+    assert run_directory(TrainConfig(), "digits", "small-cnn").name == "digits-small-cnn-learned-0"

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from madao.errors import UserError
+
 SETTINGS = {
     "augment.condition": "augment.conditional_on",
     "augment.start": "augment.init_magnitude",
@@ -29,16 +31,23 @@ def current_method(name: str) -> str:
     return METHODS.get(name, name)
 
 
+def old_names(method: str) -> list[str]:
+    """Return the names that a method had in earlier versions."""
+    return [name for name, now in METHODS.items() if now == method]
+
+
 def method_folder(folder: Path, method: str) -> Path:
     """Return the folder of a method's runs: that of its old name, where an older version began the comparison."""
-    old = [folder / name for name, now in METHODS.items() if now == method]
-    return next((path for path in old if path.is_dir()), folder / method)
+    old = next((folder / name for name in old_names(method) if (folder / name).is_dir()), None)
+    if old is not None and (folder / method).is_dir():
+        raise UserError(f"{folder} holds {old.name} and {method}, which are one method today; rename one of the two")
+    return folder / method if old is None else old
 
 
 def current_cell(name: str) -> str:
-    """Return the name that a cell has today: `"madao 0"` of an older record is `"learned 0"`."""
-    method, *rest = name.split(" ", 1)
-    return " ".join([current_method(method), *rest])
+    """Return the name that a cell, a method and a seed, has today: `"madao 0"` is `"learned 0"`."""
+    method, _, seed = name.rpartition(" ")
+    return f"{current_method(method)} {seed}"
 
 
 def current_arguments(arguments: Sequence[str]) -> list[str]:
@@ -48,7 +57,8 @@ def current_arguments(arguments: Sequence[str]) -> list[str]:
 
 def _current_flag(argument: str) -> str:
     name, *value = argument[2:].split("=", 1)
-    return "--" + "=".join([SETTINGS.get(name, name), *value])
+    plain = name.removesuffix("+")  # --augment.exclude+=Invert adds to a list
+    return "--" + "=".join([SETTINGS.get(plain, plain) + name[len(plain) :], *value])
 
 
 def current_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,7 +87,10 @@ def current_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def current_record(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return a record of `madao compare --export` under the names of today; the command stays as it was run."""
-    cells = {current_cell(name): _with_settings(cell) for name, cell in record["cells"].items()}
+    names = {name: current_cell(name) for name in record["cells"]}
+    # A variant of an older version may have had a name that is a method's today: then both keep theirs.
+    taken = {name for name, now in names.items() if now != name and now in names}
+    cells = {name if name in taken else names[name]: _with_settings(cell) for name, cell in record["cells"].items()}
     return {**_with_settings(record), "cells": cells}
 
 

@@ -30,7 +30,7 @@ class MagnitudeSearch:
         self.path, self.seeds = path, seeds
         self.magnitudes = draw_magnitudes(trials)
         saved = read_search(path)
-        known = saved.get("trials", []) if saved.get("seeds", seeds) == seeds else []
+        known = saved.get("trials", []) if saved.get("seeds", 1) == seeds else []
         self.errors: dict[float, float] = {trial["magnitude"]: trial["validation_error"] for trial in known}
         self._untaken = iter(self.magnitudes)
 

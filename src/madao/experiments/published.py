@@ -20,7 +20,10 @@ _POLICY = ("selection", "application", "magnitude")
 _ORIGIN = ("command", "jobs")
 _OUTCOME = ("environment", "minutes", "test_error", "validation_error")
 """Entries that tell two trainings of a cell apart."""
-_LEFT_OUT = {"seed", *free_settings()}
+_LEFT_OUT = {"seed", *free_settings()} - {
+    name for name in free_settings() if name.startswith(("speed.", "devices", "num_nodes", "data.decode", "data.cache"))
+}
+"""Settings that are not published. Those that minutes and memory depend on are."""
 
 
 def record(

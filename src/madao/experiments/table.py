@@ -91,7 +91,7 @@ def read_cells(folder: Path, methods: Sequence[str] | None = None) -> dict[str, 
     Returns:
         The runs by method and seed.
     """
-    found = sorted(current_method(path.name) for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    found = sorted({current_method(path.name) for path in folder.iterdir() if path.is_dir()}) if folder.is_dir() else []
     magnitude = chosen_magnitude(folder)
     cells: dict[str, dict[int, Run]] = {}
     for method in found if methods is None else methods:

@@ -112,12 +112,12 @@ class PolicyOptimizer:
             raise ValueError(f"clip must be above 0, got {clip!r}")
         self.policy, self.model, self.every, self.warmup = policy, model, every, warmup
         self.optimizer = torch.optim.RMSprop(policy.parameters(), lr=1e-2) if optimizer is None else optimizer
-        self.solver = Deflated() if solver is None else solver
+        solver = Deflated() if solver is None else solver
         if estimator is None:
-            estimator = Relaxed() if self.solver.differentiates_path else Influence()
+            estimator = Relaxed() if solver.differentiates_path else Influence()
         compute = ComputeOptions() if compute is None else compute
-        self.compute = compute if estimator.scores_draws else dataclasses.replace(compute, pathwise_batch=None)
-        if isinstance(self.compute.hvp, Traced):
+        compute = compute if estimator.scores_draws else dataclasses.replace(compute, pathwise_batch=None)
+        if isinstance(compute.hvp, Traced):
             raise ValueError("Traced() is compared with what hvp says; leave hvp alone and call record(print)")
         learned = {name: parameter for name, parameter in policy.named_parameters() if parameter.requires_grad}
         held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
@@ -133,20 +133,30 @@ class PolicyOptimizer:
             hyper=tuple(learned.values()),
             model=model,
             losses=per_example(loss),
-            solver=self.solver,
+            solver=solver,
             estimator=estimator,
             transform=transform,
             weight_decay=weight_decay,
             views=views,
             soft_targets=soft_targets,
-            compute=self.compute,
+            compute=compute,
             ranks=self.ranks,
         )
-        self.reference = OuterGradient(self.builder, self.compute.hvp)
+        self.reference = OuterGradient(self.builder, compute.hvp)
         self._estimate: Callable[[OuterRequest, tuple[Tensor, ...]], PendingHypergradient] = self.reference
         self._learned = learned
         self._signal, self._validation = RunningSignal(), ValidationBatches()
         self._solver_state: Any = None
+
+    @property
+    def solver(self) -> Solver:
+        """The solver. It cannot be replaced: its state belongs to it."""
+        return self.builder.solver
+
+    @property
+    def compute(self) -> ComputeOptions:
+        """How outer steps are computed. It cannot be replaced, since steps may have been recorded."""
+        return self.builder.compute
 
     def due(self) -> bool:
         """Return whether the next call of `step` or `tick` leads to an outer step."""

@@ -18,7 +18,8 @@ from madao.report.run import Run, dotted
 CONFIDENCE = 0.95
 
 # Settings that do not affect a result: runs that differ only in these are repetitions.
-_IRRELEVANT = {"seed", *free_settings()}
+# Each device has batch statistics of its own, so their number is no repetition.
+_IRRELEVANT = {"seed", *free_settings()} - {"devices", "num_nodes"}
 _METHOD = ("augment.", "outer.")
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from madao.hypergrad.autodiff.torch_compat import PROCESS_LOCK, Replaced, uncompiled
 from madao.hypergrad.pytree import HALF, at_least_single
@@ -66,6 +67,7 @@ class FunctionalModel:
             stack.enter_context(PROCESS_LOCK)
             stack.enter_context(in_mode(self.model, self.mode))
             stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # for calls that no mode sees, as in scripted modules
             stack.enter_context(torch.compiler.set_stance("force_eager"))  # compiled code has no second derivative
             stack.enter_context(Replaced(_TWICE_DIFFERENTIABLE))
             if self.autocast is not None:

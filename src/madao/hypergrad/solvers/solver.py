@@ -102,7 +102,7 @@ class Solver:
             params: θ, in the form of `Problem.params`.
             check: Whether the residual of this call is measured.
         """
-        return None
+        return state if self.remembers else None
 
     def update(self, state: Any, carry: Any, stats: Stats) -> Any:
         """Return the state to keep after a call.

@@ -9,6 +9,7 @@ from typing import IO, Any
 import torch
 import yaml
 
+from madao.config.aliases import old_names
 from madao.config.train_config import Plain, TrainConfig, free_settings, from_dict, to_dict
 from madao.distributed.group import ProcessGroup
 from madao.distributed.launch import rank_zero_first
@@ -149,7 +150,10 @@ def run_directory(config: TrainConfig, data: str, model: str) -> Path:
     method = Path(config.augment.method).stem + condition
     shift = "" if config.data.shift == "none" else f"-{config.data.shift}"
     task = "moco-" if config.task.name == "moco" else ""
-    return Path("runs") / f"{data}{shift}-{task}{model.replace('/', '-')}-{method}-{config.seed}"
+    name = f"{data}{shift}-{task}{model.replace('/', '-')}"
+    old = [Path("runs") / f"{name}-{each}{condition}-{config.seed}" for each in old_names(config.augment.method)]
+    path = Path("runs") / f"{name}-{method}-{config.seed}"
+    return next((each for each in old if config.resume and each.exists() and not path.exists()), path)
 
 
 def check_directory(config: TrainConfig, ranks: ProcessGroup) -> None:
