@@ -1,4 +1,4 @@
-"""Tables that grow cell by cell: what is in the file already is not run again, and what is done is in the file."""
+"""Tables of cells in a JSON file: run the missing cells, and save each as soon as it is finished."""
 
 import json
 import multiprocessing

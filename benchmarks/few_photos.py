@@ -1,40 +1,40 @@
-"""Whether policies that are learned, or made of what influences say of operations, are better ones on few photos.
+"""Compare policies on few photos: fixed ones, learned ones, and ones made from measured influences.
 
     python benchmarks/few_photos.py --root FOLDER [--methods uniform,beyond] [--first 3] [--seeds 9] [--device cuda]
                                     [--jobs 2] [--output FILE]
 
-Trainings as `looks.py` has them, each seed another draw of 2,000 photos; the test images are the same. What stays as it
-is:
+Trainings are those of `looks.py`. Each seed draws another 2,000 photos; the test images are the same. A *look* is one
+measurement of all operations' influence at one epoch of one training. Fixed policies:
 
     base            crop, flip and Cutout only
-    uniform         all operations alike, at 0.62 of their ranges, where policies start; looked at on the way
+    uniform         all operations equally likely, at 0.62 of their ranges, as policies start; with looks on the way
     moderate        the same at 0.3
     gentle          the same at 0.1
-    varied          the same at anything up to 0.62, another for every image
-    pooled-file     the policy in paper/pooled.json, of looks at seeds 18 to 33 and 100 to 107, for other seeds
+    varied          the same at anything up to 0.62, drawn for each image
+    pooled-file     the policy in paper/pooled.json, from looks at seeds 18 to 33 and 100 to 107, for other seeds
     trivialaugment
-    randaugment     at the magnitude of three whose validation error is lowest for seed 3
+    randaugment     at the magnitude of three with the lowest validation error for seed 3
 
-Policies that follow looks, operation i being e^z times as likely as the others, z its influence in deviations over
-operations, in the mean over looks:
+Policies that follow looks: operation i is e^z times as likely as in `uniform`. z is its influence in deviations over
+operations, averaged over looks:
 
-    followed        influences as `Deflated` has them, of all looks that worth.json has: three trainings, other photos
-    beyond          influences beyond the loss, as `SameLoss` has them, of the same looks
-    easy            the loss alone, the less the likelier, of the same looks: a control
-    looked          as beyond, the looks being at a training on the photos themselves, which is `uniform`
-    thrice          as looked, at three such trainings, their photos divided in other ways, from half of the epochs on
-    pooled          as thrice, at all trainings of other seeds that are in the output by then and were looked at
+    followed        influences by `Deflated`, from all looks in worth.json: three trainings on other photos
+    beyond          influences by `SameLoss`, from the same looks
+    easy            the negative loss instead of influence, from the same looks: a control
+    looked          as beyond, from looks at a training on the same photos, namely `uniform`
+    thrice          as looked, from the second halves of three such trainings that divide the photos in other ways
+    pooled          as thrice, from all trainings of other seeds with looks that the output has by then
 
-And policies that are learned while the network trains:
+Policies learned while the network trains:
 
-    learned         as `madao train` does it
-    same-loss       the same, influences compared with those of images that are as hard
-    pulled          the same, drawn back to the start
-    strength        the same, how often and how strongly only, all operations alike
-    learned-all     as learned, seldom, with all photos in an outer step
-    same-loss-all   as same-loss, seldom, with all photos in an outer step
+    learned         as `madao train` learns it
+    same-loss       the same, with the baseline `SameLoss`
+    pulled          the same as learned, pulled back to the start
+    strength        the same as learned, but only application and magnitude; operations stay equally likely
+    learned-all     as learned, with few outer steps on all photos
+    same-loss-all   as same-loss, with few outer steps on all photos
 
-What is in the output already is not run again.
+Cells that the output already has are not run again.
 """
 
 import dataclasses
@@ -188,7 +188,7 @@ def _plain(found: Interval) -> dict[str, float]:
 
 def main() -> None:
     parser = options(__doc__, "few-photos.json", seeds=9, first=FIRST)
-    parser.add_argument("--methods", default=",".join(METHODS), help="some of those above")
+    parser.add_argument("--methods", default=",".join(METHODS), help="methods from the list above, with commas")
     arguments = parser.parse_args()
     methods, epochs = arguments.methods.split(","), arguments.epochs
     if unknown := [name for name in methods if name not in METHODS]:

@@ -1,17 +1,17 @@
-"""Why the direction q matters: what each operation's influence is along v, and along what is left of v.
+"""Measure each operation's influence along v and along other directions q.
 
     python benchmarks/hardness.py [--planted rotate,brightness,none] [--epochs 15] [--output FILE] [--figure FILE]
 
-A network is trained on digits under the policy as it starts, until the policy would begin to learn. Then, with the
-weights held, the influence ⟨q, ∇θ ℓ⟩ of many augmented training images is taken along
+A network trains on digits under the uniform policy, until the policy would begin to learn. Then, at fixed weights, the
+script measures the influence ⟨q, ∇θ ℓ⟩ of many augmented training images along
 
-- v, the gradient of the validation loss (q of the paper, but for a factor),
-- v without its part along the training gradient (one gradient of many images; 16 of batches; and more of fewer images,
-  all at these weights),
-- (F + λ)⁻¹ v, F being the Gauss-Newton matrix of the training loss, by 60 steps of conjugate gradients.
+- v, the gradient of the validation loss (up to a factor, the paper's q),
+- v without its part along training gradients at these weights (one gradient of many images; 16 of batches; and more
+  gradients of fewer images),
+- (F + λ)⁻¹ v, where F is the Gauss-Newton matrix of the training loss, by 60 steps of conjugate gradients.
 
-Printed is each operation's mean influence where it is applied, less that of all, in deviations of a single image's. The
-operation that undoes the planted shift should come first.
+It prints each operation's mean influence where it is applied, minus the mean of all, in deviations over single images.
+The operation that makes the planted shift should come first.
 """
 
 import argparse
@@ -186,9 +186,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--planted", default="rotate,brightness,none")
     parser.add_argument("--epochs", type=int, default=15)
-    parser.add_argument("--copies", type=int, default=16, help="draws of every training image")
+    parser.add_argument("--copies", type=int, default=16, help="number of draws of every training image")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=60, help="of conjugate gradients")
+    parser.add_argument("--steps", type=int, default=60, help="number of steps of conjugate gradients")
     parser.add_argument("--output", metavar="FILE", type=Path)
     parser.add_argument("--figure", metavar="FILE", type=Path)
     arguments = parser.parse_args()

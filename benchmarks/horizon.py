@@ -1,17 +1,17 @@
-"""How far ahead one has to look to see what an operation is worth.
+"""Measure how many epochs ahead one must look to see what an operation is worth.
 
     python benchmarks/horizon.py --root FOLDER [--first 0] [--seeds 4] [--device cuda] [--jobs 2] [--output FILE]
 
-Trainings as `looks.py` has them, under all operations alike. Halfway each goes on in fifteen ways, by the same random
-numbers: as before, and with one operation four times as likely, for every operation; and each of these for 1, 2, 5, …
-epochs, in which the learning rate falls to zero. (Where it does not fall, losses go up and down by a tenth from epoch
-to epoch, and say nothing.) What a likelier operation takes from the loss on validation and test images is what a look
-so far ahead would say of it; what it takes from the test error after the longest is the truth. An influence is a look
-one step ahead: they are taken halfway, and again where the rate has fallen.
+Trainings are those of `looks.py`, under the uniform policy. Halfway, each training branches in fifteen ways with the
+same random numbers: unchanged, and with each of the fourteen operations four times as likely. Each branch continues for
+1, 2, 5, … epochs, in which the learning rate falls to zero. (At a constant learning rate the loss fluctuates by a tenth
+from epoch to epoch, which hides the effect.) The prediction for a horizon is the drop of the validation and test loss
+due to the likelier operation. The truth is the drop of the test error after the longest horizon. Influence predicts one
+step ahead; it is measured halfway, and again after the learning rate has fallen.
 
-Printed is the rank correlation of each with the truth, over operations: what half of the seeds say with the truth of
-the other half, and the other way round, since what comes of the same branches shares their noise. Beside it how much
-the answers of both halves agree. What is in the output already is not run again.
+The script prints the rank correlation of each prediction with the truth, over operations. It correlates predictions of
+half of the seeds with the truth of the other half, and vice versa, because results of the same branches share their
+noise. It also prints how well the predictions of the two halves agree. Cells that the output already has are not run again.
 """
 
 import contextlib

@@ -1,11 +1,11 @@
-"""Looks at a training: what every operation's influence is at some of its epochs, and a policy that follows them.
+"""Measure every operation's influence at some epochs of a training, and make a policy that follows it.
 
     python benchmarks/looks.py benchmarks/results/worth.json policy.json      # a policy that follows all looks there
     python benchmarks/looks.py benchmarks/results/few-photos-gpu.json policy.json --since 50           # or some of them
 
-Trainings of `worth.py`, `few_photos.py` and `horizon.py`: CIFAR-10, 1,000 training images and as many for validation,
-WideResNet-10-2, 100 epochs; four minutes of one core each, or some seconds of a GPU. (Looks in worth.json are older:
-each is at the draws of the one before.)
+A *look* is one such measurement at one epoch. The trainings are those of `worth.py`, `few_photos.py` and `horizon.py`:
+CIFAR-10, 1,000 training and 1,000 validation images, WideResNet-10-2, 100 epochs; each takes four minutes of one core,
+or some seconds of a GPU. (Looks in worth.json are older: each has the draws of the one before.)
 """
 
 import argparse
@@ -81,10 +81,10 @@ def options(about: str | None, output: str, seeds: int, first: int = 0) -> argpa
         first: The first, by default.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", required=True, help="where CIFAR-10 lies")
+    parser.add_argument("--root", required=True, help="the folder of CIFAR-10")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--first", type=int, default=first, help="the first seed, and so its photos")
-    parser.add_argument("--seeds", type=int, default=seeds, help="how many")
+    parser.add_argument("--first", type=int, default=first, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=seeds, help="number of seeds")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--output", metavar="FILE", type=Path, default=RESULTS / output)
@@ -206,10 +206,10 @@ def agreement(results: Mapping[str, Any]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path, help="of worth.py or few_photos.py")
+    parser.add_argument("results", type=Path, help="a result file of worth.py or few_photos.py")
     parser.add_argument("policy", type=Path, help="the file to write, for --augment.method")
-    parser.add_argument("--direction", default=BEYOND, help="which influences, by their name in the results")
-    parser.add_argument("--since", type=int, default=0, help="only looks at this epoch and later ones")
+    parser.add_argument("--direction", default=BEYOND, help="the kind of influence, by its name in the results")
+    parser.add_argument("--since", type=int, default=0, help="only looks at this epoch or later")
     arguments = parser.parse_args()
     results = json.loads(arguments.results.read_text())
     looks = all_looks(results, arguments.direction, arguments.since)

@@ -1,11 +1,11 @@
-"""What each operation is worth where nothing is planted, without any gradient: digits trained with more of it.
+"""Measure without a gradient what each operation is worth: train digits with more of it, and nothing planted.
 
     python benchmarks/what_helps.py [--seeds 4] [--jobs 2] [--output FILE]
 
-Each cell is a training of `madao demo` under a fixed policy: every operation alike but for one, which is drawn four
-times as often as at the start. What counts is the loss on validation and test digits together, which are of the same
-kind here and were used for nothing. Beside it how often learned policies choose each operation, over the seeds of
-`known-answers.json`: do they prefer what helps? What is in the output already is not run again.
+Each cell is a training of `madao demo` under a fixed policy that draws one operation four times as often as at the
+start. The result is the loss on validation and test digits together: both come from the same distribution, and nothing
+was chosen by them. For comparison the script prints how often learned policies select each operation, over the seeds of
+`known-answers.json`. Cells that the output already has are not run again.
 """
 
 import argparse

@@ -1,14 +1,15 @@
-"""What each operation is worth at the end of training on few photos, and whether its influence says so on the way.
+"""Measure what each operation is worth at the end of training on few photos, and whether its influence predicts it.
 
     python benchmarks/worth.py --root FOLDER [--pairs 18] [--seeds 3] [--device cuda] [--jobs 2] [--output FILE]
 
-The truth needs no gradient. Trainings in pairs, each of other images and another seed: seven operations, all alike, and
-the other seven. What an operation is worth is the least-squares share it has in the difference of test errors.
+The worth needs no gradient. Trainings come in pairs, each pair with its own images and seed: one uses seven operations,
+equally likely, the other the other seven. An operation's worth is its least-squares share of the difference in test
+error.
 
-Its influence is taken in trainings under all fourteen alike, at some epochs, as in `hardness.py`: along v; without 16
-gradients of batches, as `Deflated` has it, and beyond what images of the same loss have, as `SameLoss` takes it;
-without 128 gradients of eight images; by `GaussNewton`. And, as a control, how little loss its images have. Printed is
-the rank correlation of each with what operations are worth. What is in the output already is not run again.
+Influences come from other trainings, under the uniform policy, at some epochs, as in `hardness.py`: along v; without 16
+gradients of batches (`Deflated`); the same, corrected for the loss (`SameLoss`); without 128 gradients of eight images;
+and by `GaussNewton`. A control is the negative loss of an operation's images. The script prints the rank correlation of
+each with the worth. Cells that the output already has are not run again.
 """
 
 import statistics
@@ -114,7 +115,12 @@ def _common(looks: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[tuple[str,
 
 def main() -> None:
     parser = options(__doc__, "worth.json", seeds=3)
-    parser.add_argument("--pairs", type=int, default=18, help="of trainings; influences are taken in others, --seeds")
+    parser.add_argument(
+        "--pairs",
+        type=int,
+        default=18,
+        help="number of pairs of trainings; influences come from --seeds other trainings",
+    )
     arguments = parser.parse_args()
     if arguments.first and arguments.output.resolve() == (RESULTS / "worth.json").resolve():
         parser.error("policies follow the looks in worth.json; give another --output for other photos")

@@ -1,8 +1,9 @@
-"""Not in the paper: what of the method matters. CIFAR-10, WideResNet-28-2, the same number of epochs in a column.
+"""Compare parts of the method (not in the paper): CIFAR-10, WideResNet-28-2, one number of epochs per column.
 
-First what learns nothing. Then the paper's settings but for one: influence in place of the relaxation; no products with
-the Hessian; each step up or down the gradient by a fair coin. Then madao's own: influence along v, without training
-gradients (deflated), or by conjugate gradients; and what is meant to answer greed, narrow policies and strong ones.
+The rows are, in order: methods that do not learn; the paper's settings with one change (influence instead of the
+relaxation, no products with the Hessian, or each step up or down the gradient by a fair coin); madao's own estimator
+with influence along v, without training gradients (deflated), or by conjugate gradients; and remedies against greed,
+narrow policies and strong policies.
 """
 
 from pathlib import Path

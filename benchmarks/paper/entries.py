@@ -1,13 +1,13 @@
-"""What the paper's tables and figures are made of, what there is of it, and the commands for the rest.
+"""The entries of the paper's tables and figures, their results so far, and the commands for missing ones.
 
-Every script beside this one rebuilds one table or figure from `benchmarks/results/paper-*.json`:
+Every script in this folder rebuilds one table or figure from `benchmarks/results/paper-*.json`:
 
-    python benchmarks/paper/table1.py                              # what there is, and what is missing
-    python benchmarks/paper/table1.py --commands                   # and the commands that make it
-    python benchmarks/paper/table1.py --run --root data            # trains what is missing, then the same
+    python benchmarks/paper/table1.py                              # the results, and the names of missing runs
+    python benchmarks/paper/table1.py --commands                   # also the commands that train them
+    python benchmarks/paper/table1.py --run --root data            # train the missing runs first
 
-`--run` calls `madao compare`, so it may be stopped at any time, in pieces of ten minutes say (`timeout -s INT 9m …`),
-and goes on where it was.
+`--run` calls `madao compare`, so you may stop it at any time, for instance after nine minutes (`timeout -s INT 9m …`).
+It then resumes.
 """
 
 import argparse
@@ -154,10 +154,10 @@ def main(about: str, entries: Sequence[Entry], rebuild: Callable[[Path, Path], s
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", action="store_true", help="train the cells that are missing")
-    parser.add_argument("--commands", action="store_true", help="tell the commands that make what is missing")
-    parser.add_argument("--root", default="data", help="where the data sets lie")
-    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results", help="where the records are")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs/images", help="where figures go")
+    parser.add_argument("--commands", action="store_true", help="print the commands that train the missing cells")
+    parser.add_argument("--root", default="data", help="the folder of the data sets")
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results", help="the folder of the records")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs/images", help="the folder of the figures")
     arguments, extra = parser.parse_known_args()  # what is left is for madao compare: --jobs 3, --speed.compile true
     if extra and not arguments.run:
         parser.error(f"unknown: {' '.join(extra)}; settings of madao compare go with --run")

@@ -1,7 +1,7 @@
-"""Table 1: test errors on CIFAR-10, CIFAR-100 and SVHN, three seeds each; and what trainings took.
+"""Table 1: test errors on CIFAR-10, CIFAR-100 and SVHN, three seeds each, and the time of training.
 
-Minutes are those of trainings that shared a GPU, as the records tell: by them methods of one entry can be compared at
-best, and only where they ran in the same company.
+Minutes are those of trainings that shared a GPU, as the records note. Compare them only between methods of one entry,
+and only if these trained at the same time.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Table 2: ImageNet, ResNet-50. Of top-1 and top-5 errors in the paper ours is top-1.
+"""Table 2: ImageNet, ResNet-50. The paper has top-1 and top-5 errors; ours are top-1.
 
-Its second row, self-supervised learning by MoCo, is the recipe imagenet-moco-resnet50, judged by
-`madao evaluate --protocol linear`, which is no cell of `madao compare`: the paper's numbers stand alone.
+The table's second row is self-supervised learning by MoCo. Its recipe is imagenet-moco-resnet50 with
+`madao evaluate --protocol linear`. `madao compare` does not run that, so only the paper's numbers are shown.
 """
 
 from pathlib import Path

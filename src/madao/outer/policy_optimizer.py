@@ -44,8 +44,8 @@ class PolicyOptimizer:
     """An optimizer that learns a policy while a model trains. Call `step` after each step of the model's optimizer.
 
     At every `every`-th call it draws from the policy for the training batch, estimates the gradient of the validation
-    loss through the trained weights, and updates the policy. The weights, gradients, modes and running statistics of the
-    model do not change, nor does the random state of torch.
+    loss through the trained weights, and updates the policy. The weights, gradients, modes and running statistics
+    of the model do not change, nor does the random state of torch.
 
     Args:
         policy: The policy that learns.
