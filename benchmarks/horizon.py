@@ -11,7 +11,8 @@ step ahead; it is measured halfway, and again after the learning rate has fallen
 
 The script prints the rank correlation of each prediction with the truth, over operations. It correlates predictions of
 half of the seeds with the truth of the other half, and vice versa, because results of the same branches share their
-noise. It also prints how well the predictions of the two halves agree. Cells that the output already has are not run again.
+noise. It also prints how well the predictions of the two halves agree. Cells that the output already has are not run
+again.
 """
 
 import contextlib
