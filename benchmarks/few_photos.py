@@ -78,15 +78,15 @@ FIXED: dict[str, dict[str, Any]] = {
     "pooled-file": {"method": str(Path(__file__).parent / "paper/pooled.json")},
     "trivialaugment": {},
 }
-"""With what differs from the method of that name."""
+"""Fixed methods, with the settings that differ from those of the method of the same name."""
 AGAIN = {"again 1": 1, "again 2": 2}
-"""As uniform, the photos divided in another way, to be looked at."""
+"""Methods as `uniform` with other divisions of the photos, for looks."""
 OF_OTHERS = {"followed": DEFLATED, "beyond": BEYOND, "easy": EASE}
-"""Which influences are followed."""
+"""The influence that each method follows."""
 WATCHED = ("uniform", *AGAIN)
-"""What is looked at on the way."""
+"""The methods with looks on the way."""
 OF_ITS_OWN = {"looked": ("uniform",), "thrice": WATCHED}
-"""At which trainings looks are."""
+"""The trainings whose looks each method uses."""
 POOLED = "pooled"
 FOLLOWING = (*OF_OTHERS, *OF_ITS_OWN, POOLED)
 _ALL = {
@@ -104,11 +104,11 @@ LEARNED: dict[str, dict[str, Any]] = {
     "learned-all": _ALL,
     "same-loss-all": {"baseline": "same-loss", **_ALL},
 }
-"""With what differs from the defaults."""
+"""Learned methods, with the settings that differ from the defaults."""
 TUNED = "randaugment"
 METHODS = (*FIXED, *FOLLOWING, *LEARNED, TUNED)
 MAGNITUDES = (0.39, 0.79, 0.06)
-"""Those that `madao compare` tries."""
+"""The magnitudes that `madao compare` tries."""
 FIRST = 3
 """worth.json has looks at seeds 0 to 2."""
 
@@ -116,7 +116,7 @@ FIRST = 3
 def train(
     method: str, seed: int, epochs: int, root: str, device: str, magnitude: float, looks: Sequence[Mapping[str, float]]
 ) -> Cell:
-    """One cell; what follows looks is given them."""
+    """Train one cell. `looks` is for methods that follow looks."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         augment: dict[str, Any] = {"method": method, "magnitude": magnitude} | FIXED.get(method, {})
@@ -144,7 +144,7 @@ def train(
 def looks_for(
     method: str, seed: int, epochs: int, cells: Mapping[str, Cell], worth: Mapping[str, Any]
 ) -> list[Mapping[str, float]]:
-    """What a method follows: looks in the results of `worth.py`, or at trainings that are cells already."""
+    """Return the looks that a method follows: in the results of `worth.py`, or at trainings in finished cells."""
     if method in OF_OTHERS:
         return all_looks(worth, OF_OTHERS[method])
     if method == POOLED:
@@ -158,12 +158,12 @@ def looks_for(
 
 
 def chosen(cells: Mapping[str, Cell]) -> float:
-    """RandAugment's magnitude."""
+    """Return RandAugment's magnitude."""
     return min(MAGNITUDES, key=lambda each: cells[f"{TUNED} {each} {FIRST}"]["validation_error"])
 
 
 def summary(cells: dict[str, Cell]) -> dict[str, Any]:
-    """Of every method in points: mean and half of the 95 % interval, alone and of the differences to the others."""
+    """Return each method's mean and half 95 % interval in points, alone and for differences to the others."""
     by_method: dict[str, dict[int, float]] = {}
     for key, cell in cells.items():
         method, seed = key.rsplit(" ", 1)
@@ -196,7 +196,7 @@ def main() -> None:
     worth = json.loads((RESULTS / "worth.json").read_text())
 
     def run(*wanted: tuple[str, float, int]) -> dict[str, Any]:
-        """Train these methods, at magnitudes and with seeds; a later call may use what an earlier one found."""
+        """Train these methods, magnitudes and seeds. A later call may use results of an earlier one."""
         given = {}
         for method, magnitude, seed in wanted:
             name = f"{method} {magnitude} {seed}" if method == TUNED else f"{method} {seed}"
@@ -205,7 +205,7 @@ def main() -> None:
         return complete(arguments.output, epochs, given, train, summary, arguments.jobs, unseen)
 
     def unseen(name: str, cell: Cell) -> bool:
-        """Whether looks at it are wanted, and it was trained when nobody looked."""
+        """Return whether a cell should have looks and was trained without them."""
         return name in to_watch and "influence" not in cell
 
     seeds = range(arguments.first, arguments.first + arguments.seeds)

@@ -51,29 +51,29 @@ class Network:
 
     @classmethod
     def of(cls, model: nn.Module) -> "Network":
-        """A network with the weights that it has now."""
+        """Return a network with its present weights."""
         return cls(FunctionalModel(model, "eval"), {name: value.detach() for name, value in model.named_parameters()})
 
     def outputs(self, params: Vector, batch: Vector) -> Tensor:
-        """The logits of a batch, which is inputs and labels."""
+        """Return the logits of a batch of inputs and labels."""
         logits: Tensor = self.model(dict(zip(self.params, params, strict=True)), batch[0])
         return logits
 
     def of_outputs(self, outputs: Tensor, batch: Vector) -> Tensor:
-        """The loss of each image."""
+        """Return the loss of each image."""
         return F.cross_entropy(outputs, batch[1], reduction="none")
 
     def losses(self, params: Vector, inputs: Tensor, labels: Tensor) -> Tensor:
-        """One value an image."""
+        """Return one value per image."""
         return self.of_outputs(self.outputs(params, (inputs, labels)), (inputs, labels))
 
     def gradient(self, inputs: Tensor, labels: Tensor) -> Vector:
-        """Of the mean loss."""
+        """Return the gradient of the mean loss."""
         found: Vector = torch.func.grad(lambda p: self.losses(p, inputs, labels).mean())(tuple(self.params.values()))
         return found
 
     def influences(self, direction: Vector, inputs: Tensor, labels: Tensor, part: int = 2000) -> Tensor:
-        """⟨q, ∇θ ℓ_b⟩ of every image, so many at a time."""
+        """Return ⟨q, ∇θ ℓ_b⟩ of every image, computed in parts."""
         point = tuple(self.params.values())
         return torch.cat(
             [
@@ -83,7 +83,7 @@ class Network:
         )
 
     def deflated(self, v: Vector, batches: Sequence[tuple[Tensor, Tensor]]) -> Vector:
-        """What is left of v without its part along the gradients of these batches."""
+        """Return v without its part along the gradients of these batches."""
         gradients = [self.gradient(*batch) for batch in batches]
         rows = torch.stack([pytree.flat(gradient) for gradient in gradients[1:]])
         unit = (rows / rows.norm(dim=1, keepdim=True)).bfloat16()  # as they are remembered
@@ -91,13 +91,13 @@ class Network:
 
 
 def sample(inputs: Tensor, labels: Tensor, generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
-    """So many of the images, at random."""
+    """Return some images at random."""
     chosen = torch.randperm(len(inputs), generator=generator, device=generator.device)[:count]
     return inputs[chosen], labels[chosen]
 
 
 def by_operation(influence: Tensor, draw: Draw, policy: Policy) -> dict[str, float]:
-    """Mean of what each operation was applied to, less that of all, in deviations of a single image's."""
+    """Return each operation's mean where it is applied, minus the mean of all, in deviations over images."""
     centred = (influence - influence.mean()) / influence.std()
     return {
         operation.name: float(centred[((draw.choice == index) & draw.applied).any(0)].mean())
@@ -106,7 +106,7 @@ def by_operation(influence: Tensor, draw: Draw, policy: Policy) -> dict[str, flo
 
 
 def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> dict[str, Any]:
-    """Every operation's influence along every q."""
+    """Return every operation's influence along every q."""
     with tempfile.TemporaryDirectory() as folder:
         config = demo_config("uniform", planted, seed, epochs, Path(folder))  # type: ignore[arg-type]
         constant = dataclasses.replace(config.optimizer, schedule="constant")
@@ -129,7 +129,7 @@ def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> d
     gradient = network.gradient(*large)
 
     def deflated(count: int, size: int) -> Vector:
-        """Take `count` gradients of `size` images each out of v."""
+        """Return v without its part along `count` gradients of `size` images each."""
         return network.deflated(v, [some(size) for _ in range(count)])
 
     curvature = ForwardOverReverse().gauss_newton(network, tuple(network.params.values()), large)
@@ -153,7 +153,7 @@ def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> d
 
 
 def draw_figure(results: dict[str, Any], path: Path) -> None:
-    """One panel for each planted shift."""
+    """Draw one panel for each planted shift."""
     import matplotlib
 
     matplotlib.use("Agg")

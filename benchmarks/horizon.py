@@ -45,32 +45,32 @@ AHEAD = (1, 2, 5, 10, 25, 50)
 """Epochs, of a hundred."""
 ALIKE = "all alike"
 _LIKELIER = math.log(4 * (len(OPERATIONS) - 1) / (len(OPERATIONS) - 4))
-"""The logit of what is four times as likely as before."""
+"""The logit that makes an operation four times as likely."""
 
 
 class _Halfway(Exception):  # noqa: N818 (nothing went wrong)
-    """The first half has ended."""
+    """The end of the first half."""
 
 
 class FirstHalf(Watched):
-    """Ends where it is looked at; the checkpoint stays."""
+    """A trainer that ends at its look and leaves its checkpoint."""
 
     def end_epoch(self) -> None:
-        """End the half where it has been looked at."""
+        """End after the look."""
         super().end_epoch()
         if self.looks:
             raise _Halfway
 
 
 class Branch(Trainer):
-    """Goes on from there for so many epochs, an operation being likelier or none, at a rate that falls to zero."""
+    """A trainer that continues from the checkpoint, with one or no operation likelier, while the rate falls to zero."""
 
     def __init__(self, config: TrainConfig, likelier: str, ahead: int) -> None:
         super().__init__(build_run(config, title=f"{likelier}, {ahead} ahead"))
         self._likelier, self._ahead = likelier, ahead
 
     def setup(self) -> None:
-        """Make the operation likelier, and end after so many epochs."""
+        """Make the operation likelier, and set the last epoch."""
         super().setup()
         run = self.run
         assert isinstance(run.policy, Policy)
@@ -91,7 +91,7 @@ class Branch(Trainer):
 
 
 def train(seed: int, epochs: int, root: str, device: str, operations: Sequence[str]) -> Cell:
-    """One seed, all ways."""
+    """Train one seed and all of its branches."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         config = settings(root, folder, seed, epochs, device, method="learned")
@@ -120,7 +120,7 @@ def train(seed: int, epochs: int, root: str, device: str, operations: Sequence[s
 
 
 def gains(cells: Iterable[Cell], epoch: str, kind: str) -> dict[str, float]:
-    """What each operation's being likelier takes away, the mean over seeds."""
+    """Return how much each operation lowers a loss or error when it is likelier, averaged over seeds."""
     ways = [cell["ahead"] for cell in cells]
     operations = [name for name in ways[0] if name != ALIKE]
     return {
@@ -129,13 +129,13 @@ def gains(cells: Iterable[Cell], epoch: str, kind: str) -> dict[str, float]:
 
 
 def influence(cells: Sequence[Cell], epoch: str, kind: str) -> dict[str, float]:
-    """After so many epochs in which the rate fell, the mean over seeds, of operations that have branches."""
+    """Return the influence after some epochs of falling rate, averaged over seeds, of operations with branches."""
     operations = [name for name in cells[0]["ahead"] if name != ALIKE]
     return {name: statistics.fmean(cell["influence"][epoch][kind][name] for cell in cells) for name in operations}
 
 
 def summary(cells: Mapping[str, Cell]) -> dict[str, Any]:
-    """What operations take from the test error at the end, and how well each look ahead foretells it."""
+    """Return how much each operation lowers the final test error, and how well each horizon predicts it."""
     every = [cells[seed] for seed in sorted(cells, key=int)]
     epochs = [*every[0]["ahead"][ALIKE]]
 

@@ -39,7 +39,7 @@ EPOCHS = 72
 
 
 def tilted(name: str) -> PolicySpec:
-    """Every operation alike but for one, in every stage; for `none` all alike."""
+    """Return a policy in which one operation is likelier than the others; for `none`, the uniform policy."""
     spec = Uniform().spec()
     if name == "none":
         return spec
@@ -55,7 +55,7 @@ def tilted(name: str) -> PolicySpec:
 
 
 def train(operation: str, seed: int, epochs: int) -> dict[str, Any]:
-    """Loss and error on the digits that were not trained on."""
+    """Return loss and error on the digits outside training."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         policy = Path(folder) / "policy.json"
@@ -75,7 +75,7 @@ def train(operation: str, seed: int, epochs: int) -> dict[str, Any]:
 
 
 def verdicts(cells: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Of each operation: the difference in loss to all alike, over the same seeds, and how learned policies like it."""
+    """Return each operation's difference in loss to the uniform policy, by seed, and its share in learned policies."""
     losses = {tuple(key.split()): cell["loss"] for key, cell in cells.items()}
     known = json.loads((ROOT / "benchmarks/results/known-answers.json").read_text())["cells"]
     learned = [cell["selection"] for key, cell in known.items() if current_cell(key).startswith("learned none ")]

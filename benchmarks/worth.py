@@ -33,7 +33,7 @@ from madao.training.builders.run import build_run
 
 
 def halves(pairs: int) -> list[list[str]]:
-    """Half of the operations for each pair, of many at random that which tells them apart best beside those before."""
+    """Return half of the operations for each pair: of many random halves, the one that adds most to earlier pairs."""
     generator, count = np.random.default_rng(0), len(OPERATIONS)
     known = 1e-3 * np.eye(count)
     found = []
@@ -47,7 +47,7 @@ def halves(pairs: int) -> list[list[str]]:
 
 
 def train(without: list[str], seed: int, epochs: int, root: str, device: str, looks: tuple[int, ...] = ()) -> Cell:
-    """A training, and the influence of every operation at some of its epochs."""
+    """Train, and measure every operation's influence at some epochs."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         config = settings(root, folder, seed, epochs, device, method="uniform", exclude=without)
@@ -59,7 +59,7 @@ def train(without: list[str], seed: int, epochs: int, root: str, device: str, lo
 
 
 def further(network: Network, v: Vector, some: Some) -> dict[str, Vector]:
-    """Directions beside what `Deflated` has."""
+    """Return directions besides that of `Deflated`."""
     curvature = ForwardOverReverse().gauss_newton(network, tuple(network.params.values()), some(500))
     return {
         "v": v,
@@ -69,7 +69,7 @@ def further(network: Network, v: Vector, some: Some) -> dict[str, Vector]:
 
 
 def worth(cells: Mapping[str, Cell]) -> dict[str, dict[str, float]]:
-    """Points of test error that an operation among the seven takes away, and half of the 95 % interval of that.
+    """Return the points of test error by which each operation lowers it, and half of the 95 % interval.
 
     A pair's errors differ by Σ s_i w_i, s = 1 for what is in its first half and −1 for the others. Since each half has
     seven, only differences between operations can be known: Σ w = 0.
@@ -92,7 +92,7 @@ def worth(cells: Mapping[str, Cell]) -> dict[str, dict[str, float]]:
 
 
 def summary(cells: dict[str, Cell]) -> dict[str, Any]:
-    """What each operation is worth, and how well its influence, the mean over seeds, foretells it."""
+    """Return each operation's worth, and how well its influence, averaged over seeds, predicts it."""
     truth = worth(cells)
     looks = [cell["influence"] for cell in cells.values() if "influence" in cell]
     found: dict[str, Any] = {"worth": truth, "rank_correlation": {}}
@@ -104,7 +104,7 @@ def summary(cells: dict[str, Cell]) -> dict[str, Any]:
 
 
 def _common(looks: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[tuple[str, str]]:
-    """Epochs and directions that all of them have."""
+    """Return the epochs and directions that all of them have."""
     return [
         (epoch, direction)
         for epoch, rows in (looks[0].items() if looks else ())

@@ -1,4 +1,4 @@
-"""The common part of all trainers with a policy: augmenting batches, and outer steps after optimizer steps."""
+"""The part that all integrations share: augmented batches, and outer steps between optimizer steps."""
 
 import dataclasses
 import inspect
