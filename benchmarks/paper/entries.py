@@ -187,7 +187,7 @@ def what_is_missing(entries: Sequence[Entry], results: Path, root: str | None = 
             found.append(f"missing of {entry.name}: {', '.join(methods)} (seed {', '.join(map(str, seeds))})")
         commands = [] if root is None else entry.commands(results, root)
         found += [f"  {shlex.join(['madao', *command])}".replace(f"{ROOT}/", "") for command in commands]
-    return [*found, "the commands that make them: --commands"] if found and root is None else found
+    return [*found, "--commands prints the commands that train them"] if found and root is None else found
 
 
 def paper_table(

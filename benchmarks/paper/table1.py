@@ -12,13 +12,13 @@ from entries import cost_table, main, paper_table
 COLUMNS = {
     "base": "base augmentation",
     "autoaugment-cifar10": "AutoAugment",
-    "randaugment": "RandAugment, tuned",
+    "randaugment": "RandAugment tuned",
     "randaugment-mild": "RandAugment at 0.06",
     "learned": "the paper's method",
-    "uniform": "every operation equally",
+    "uniform": "uniform policy",
     "trivialaugment": "TrivialAugment",
     "deflated": "influence, deflated",
-    "same-loss": "the same, beyond the loss (-plus)",
+    "same-loss": "influence, deflated, same-loss (-plus)",
 }
 
 

@@ -13,7 +13,7 @@ MOCO = ("missing (paper: 42.1/19.4)", "missing (paper: 39.6/17.6)", "missing (pa
 
 
 def rebuild(results: Path, _: Path) -> str:
-    columns = {"base": "base augmentation", "randaugment": "RandAugment, tuned", "learned": "MADAO"}
+    columns = {"base": "base augmentation", "randaugment": "RandAugment tuned", "learned": "MADAO"}
     moco = " | ".join(("imagenet-moco-resnet50, linear evaluation", *MOCO))
     return f"{paper_table(ENTRIES, results, columns)}\n| {moco} |"
 

@@ -62,7 +62,7 @@ FAMILIES = ("selection", "application", "magnitude")
 
 
 def trained(arguments: argparse.Namespace, folder: str) -> Run:
-    """A model and its policy in the midst of training."""
+    """Return a model and its policy in the middle of training."""
     on_gpu = torch.cuda.is_available()
     config = TrainConfig(
         data=DataConfig(name=arguments.data, root=arguments.root),

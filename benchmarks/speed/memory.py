@@ -25,7 +25,7 @@ from overhead import ROWS, measure, random_splits
 from madao.outer.cuda_graph import CudaGraphRunner
 
 _MIB = 2**20
-_MOST = 12  # lines of code that are told
+_MOST = 12  # lines of code to report
 
 
 def pools() -> dict[str, int]:
