@@ -182,10 +182,10 @@ def train(config: TrainConfig, name: str, size: int, channel: Connection, first:
 
     Args:
         config: The settings of the run.
-        name: The prefix of the lines it prints.
+        name: Stands before the lines it prints.
         size: Number of trainings that share the machine.
         channel: Takes the message of an error.
-        first: Whether to print the lines on images and model, which are the same for all jobs.
+        first: Whether to print which images and which model all jobs have.
     """
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a server that others started may let it through
