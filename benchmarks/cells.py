@@ -1,4 +1,4 @@
-"""Tables that grow cell by cell: what is in the file already is not run again, and what is done is in the file."""
+"""Tables of cells in a JSON file: run the missing cells, and save each as soon as it is finished."""
 
 import json
 import multiprocessing
@@ -29,16 +29,16 @@ def complete(
     jobs: int,
     is_incomplete: Callable[[str, Cell], bool] = lambda name, cell: False,
 ) -> dict[str, Any]:
-    """Run the cells that are missing, and write the table after each.
+    """Run the missing cells, and write the table after each.
 
     Args:
-        path: Of the table.
-        epochs: Of every cell; a file of another number is refused.
-        wanted: What `train` is given, by the cell's name.
-        train: What makes a cell, in a process of its own.
-        summary: Of all cells, which is in the file too.
-        jobs: Processes at a time.
-        is_incomplete: Whether a cell that is in the file lacks something, and is to be run again.
+        path: The file of the table.
+        epochs: The epochs of every cell. A file with another number is refused.
+        wanted: The arguments of `train`, by the name of the cell.
+        train: Computes a cell, in a separate process.
+        summary: Computes the summary of all cells, which is saved in the file too.
+        jobs: The number of processes.
+        is_incomplete: Returns whether a cell in the file lacks something, so that it is run again.
     """
     results = environment("torch", "madao") | {"epochs": epochs, "cells": {}}
     if path.exists():

@@ -1,40 +1,40 @@
-"""Whether policies that are learned, or made of what influences say of operations, are better ones on few photos.
+"""Compare policies on few photos: fixed ones, learned ones, and ones made from measured influences.
 
     python benchmarks/few_photos.py --root FOLDER [--methods uniform,beyond] [--first 3] [--seeds 9] [--device cuda]
                                     [--jobs 2] [--output FILE]
 
-Trainings as `looks.py` has them, each seed another draw of 2,000 photos; the test images are the same. What stays as it
-is:
+Trainings are those of `looks.py`. Each seed draws another 2,000 photos; the test images are the same. A *look* is one
+measurement of all operations' influence at one epoch of one training. Fixed policies:
 
     base            crop, flip and Cutout only
-    uniform         all operations alike, at 0.62 of their ranges, where policies start; looked at on the way
+    uniform         all operations equally likely, at 0.62 of their ranges, as policies start; with looks on the way
     moderate        the same at 0.3
     gentle          the same at 0.1
-    varied          the same at anything up to 0.62, another for every image
-    pooled-file     the policy in paper/pooled.json, of looks at seeds 18 to 33 and 100 to 107, for other seeds
+    varied          the same at anything up to 0.62, drawn for each image
+    pooled-file     the policy in paper/pooled.json, from looks at seeds 18 to 33 and 100 to 107, for other seeds
     trivialaugment
-    randaugment     at the magnitude of three whose validation error is lowest for seed 3
+    randaugment     at the magnitude of three with the lowest validation error for seed 3
 
-Policies that follow looks, operation i being e^z times as likely as the others, z its influence in deviations over
-operations, in the mean over looks:
+Policies that follow looks: operation i is e^z times as likely as in `uniform`. z is its influence in deviations over
+operations, averaged over looks:
 
-    followed        influences as `Deflated` has them, of all looks that worth.json has: three trainings, other photos
-    beyond          influences beyond the loss, as `SameLoss` has them, of the same looks
-    easy            the loss alone, the less the likelier, of the same looks: a control
-    looked          as beyond, the looks being at a training on the photos themselves, which is `uniform`
-    thrice          as looked, at three such trainings, their photos divided in other ways, from half of the epochs on
-    pooled          as thrice, at all trainings of other seeds that are in the output by then and were looked at
+    followed        influences by `Deflated`, from all looks in worth.json: three trainings on other photos
+    beyond          influences by `SameLoss`, from the same looks
+    easy            the negative loss instead of influence, from the same looks: a control
+    looked          as beyond, from looks at a training on the same photos, namely `uniform`
+    thrice          as looked, from the second halves of three such trainings that divide the photos in other ways
+    pooled          as thrice, from all trainings of other seeds with looks that the output has by then
 
-And policies that are learned while the network trains:
+Policies learned while the network trains:
 
-    learned         as `madao train` does it
-    same-loss       the same, influences compared with those of images that are as hard
-    pulled          the same, drawn back to the start
-    strength        the same, how often and how strongly only, all operations alike
-    learned-all     as learned, seldom, with all photos in an outer step
-    same-loss-all   as same-loss, seldom, with all photos in an outer step
+    learned         as `madao train` learns it
+    same-loss       the same, with the baseline `SameLoss`
+    pulled          the same as learned, pulled back to the start
+    strength        the same as learned, but only application and magnitude; operations stay equally likely
+    learned-all     as learned, with few outer steps on all photos
+    same-loss-all   as same-loss, with few outer steps on all photos
 
-What is in the output already is not run again.
+Cells that the output already has are not run again.
 """
 
 import dataclasses
@@ -78,15 +78,15 @@ FIXED: dict[str, dict[str, Any]] = {
     "pooled-file": {"method": str(Path(__file__).parent / "paper/pooled.json")},
     "trivialaugment": {},
 }
-"""With what differs from the method of that name."""
+"""Fixed methods, with the settings that differ from those of the method of the same name."""
 AGAIN = {"again 1": 1, "again 2": 2}
-"""As uniform, the photos divided in another way, to be looked at."""
+"""Methods as `uniform` with other divisions of the photos, for looks."""
 OF_OTHERS = {"followed": DEFLATED, "beyond": BEYOND, "easy": EASE}
-"""Which influences are followed."""
+"""The influence that each method follows."""
 WATCHED = ("uniform", *AGAIN)
-"""What is looked at on the way."""
+"""The methods with looks on the way."""
 OF_ITS_OWN = {"looked": ("uniform",), "thrice": WATCHED}
-"""At which trainings looks are."""
+"""The trainings whose looks each method uses."""
 POOLED = "pooled"
 FOLLOWING = (*OF_OTHERS, *OF_ITS_OWN, POOLED)
 _ALL = {
@@ -104,11 +104,11 @@ LEARNED: dict[str, dict[str, Any]] = {
     "learned-all": _ALL,
     "same-loss-all": {"baseline": "same-loss", **_ALL},
 }
-"""With what differs from the defaults."""
+"""Learned methods, with the settings that differ from the defaults."""
 TUNED = "randaugment"
 METHODS = (*FIXED, *FOLLOWING, *LEARNED, TUNED)
 MAGNITUDES = (0.39, 0.79, 0.06)
-"""Those that `madao compare` tries."""
+"""The magnitudes that `madao compare` tries."""
 FIRST = 3
 """worth.json has looks at seeds 0 to 2."""
 
@@ -116,7 +116,7 @@ FIRST = 3
 def train(
     method: str, seed: int, epochs: int, root: str, device: str, magnitude: float, looks: Sequence[Mapping[str, float]]
 ) -> Cell:
-    """One cell; what follows looks is given them."""
+    """Train one cell. `looks` is for methods that follow looks."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         augment: dict[str, Any] = {"method": method, "magnitude": magnitude} | FIXED.get(method, {})
@@ -144,7 +144,7 @@ def train(
 def looks_for(
     method: str, seed: int, epochs: int, cells: Mapping[str, Cell], worth: Mapping[str, Any]
 ) -> list[Mapping[str, float]]:
-    """What a method follows: looks in the results of `worth.py`, or at trainings that are cells already."""
+    """Return the looks that a method follows: in the results of `worth.py`, or at trainings in finished cells."""
     if method in OF_OTHERS:
         return all_looks(worth, OF_OTHERS[method])
     if method == POOLED:
@@ -158,12 +158,12 @@ def looks_for(
 
 
 def chosen(cells: Mapping[str, Cell]) -> float:
-    """RandAugment's magnitude."""
+    """Return RandAugment's magnitude."""
     return min(MAGNITUDES, key=lambda each: cells[f"{TUNED} {each} {FIRST}"]["validation_error"])
 
 
 def summary(cells: dict[str, Cell]) -> dict[str, Any]:
-    """Of every method in points: mean and half of the 95 % interval, alone and of the differences to the others."""
+    """Return each method's mean and half 95 % interval in points, alone and for differences to the others."""
     by_method: dict[str, dict[int, float]] = {}
     for key, cell in cells.items():
         method, seed = key.rsplit(" ", 1)
@@ -188,7 +188,7 @@ def _plain(found: Interval) -> dict[str, float]:
 
 def main() -> None:
     parser = options(__doc__, "few-photos.json", seeds=9, first=FIRST)
-    parser.add_argument("--methods", default=",".join(METHODS), help="some of those above")
+    parser.add_argument("--methods", default=",".join(METHODS), help="methods from the list above, with commas")
     arguments = parser.parse_args()
     methods, epochs = arguments.methods.split(","), arguments.epochs
     if unknown := [name for name in methods if name not in METHODS]:
@@ -196,7 +196,7 @@ def main() -> None:
     worth = json.loads((RESULTS / "worth.json").read_text())
 
     def run(*wanted: tuple[str, float, int]) -> dict[str, Any]:
-        """Train these methods, at magnitudes and with seeds; a later call may use what an earlier one found."""
+        """Train these methods, magnitudes and seeds. A later call may use results of an earlier one."""
         given = {}
         for method, magnitude, seed in wanted:
             name = f"{method} {magnitude} {seed}" if method == TUNED else f"{method} {seed}"
@@ -205,7 +205,7 @@ def main() -> None:
         return complete(arguments.output, epochs, given, train, summary, arguments.jobs, unseen)
 
     def unseen(name: str, cell: Cell) -> bool:
-        """Whether looks at it are wanted, and it was trained when nobody looked."""
+        """Return whether a cell should have looks and was trained without them."""
         return name in to_watch and "influence" not in cell
 
     seeds = range(arguments.first, arguments.first + arguments.seeds)

@@ -1,11 +1,11 @@
-"""How much signal the policy's gradient has, at the weights of a checkpoint: one estimator beside the other.
+"""Measure how much signal the policy's gradient has at the weights of a checkpoint, for several estimators.
 
     python benchmarks/gradient_signal.py RUN [--checkpoint FILE] [--steps 200] [--output FILE]
 
-Weights and policy stay as they are while so many outer gradients are taken, each of other images and other draws. Of
-these: the cosine of the means of two halves (0 is noise, 1 is signal), the squared signal-to-noise ratio of one step,
-time a step, and what the selection's mean gradient favours, with its t-value. On a GPU steps are CUDA graphs as in
-training.
+Weights and policy stay fixed. Each outer gradient has its own images and draws. The script reports the cosine between
+the mean gradients of two halves (0 is noise, 1 is signal), the squared signal-to-noise ratio of one step, the time of a
+step, and the operations that the mean gradient of the selection favours, with t-values. On a GPU steps are CUDA graphs,
+as in training.
 """
 
 import argparse
@@ -206,12 +206,16 @@ def judged(found: list[Tensor], milliseconds: float, policy: Policy) -> dict[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="the run directory")
-    parser.add_argument("--checkpoint", type=Path, help="another than the run's last")
-    parser.add_argument("--root", help="where the data lies now")
-    parser.add_argument("--steps", type=int, default=200, help="outer gradients, of both halves together")
-    parser.add_argument("--warm", type=int, default=20, help="steps before, for what is remembered")
-    parser.add_argument("--variants", default="", help="only those whose name contains one of these, separated by |")
-    parser.add_argument("--fresh", action="store_true", help="a policy as it starts, in place of the run's")
+    parser.add_argument("--checkpoint", type=Path, help="the checkpoint file; by default the run's last")
+    parser.add_argument("--root", help="the folder of the data set, if it has moved since the run")
+    parser.add_argument("--steps", type=int, default=200, help="number of outer gradients, both halves together")
+    parser.add_argument(
+        "--warm", type=int, default=20, help="steps before the measurement, which fill the solver's memory"
+    )
+    parser.add_argument(
+        "--variants", default="", help="only variants whose name contains one of these texts, separated by |"
+    )
+    parser.add_argument("--fresh", action="store_true", help="measure an untrained policy instead of the run's")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--output", metavar="FILE", type=Path)

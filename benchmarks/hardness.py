@@ -1,17 +1,17 @@
-"""Why the direction q matters: what each operation's influence is along v, and along what is left of v.
+"""Measure each operation's influence along v and along other directions q.
 
     python benchmarks/hardness.py [--planted rotate,brightness,none] [--epochs 15] [--output FILE] [--figure FILE]
 
-A network is trained on digits under the policy as it starts, until the policy would begin to learn. Then, with the
-weights held, the influence ⟨q, ∇θ ℓ⟩ of many augmented training images is taken along
+A network trains on digits under the uniform policy, until the policy would begin to learn. Then, at fixed weights, the
+script measures the influence ⟨q, ∇θ ℓ⟩ of many augmented training images along
 
-- v, the gradient of the validation loss (q of the paper, but for a factor),
-- v without its part along the training gradient (one gradient of many images; 16 of batches; and more of fewer images,
-  all at these weights),
-- (F + λ)⁻¹ v, F being the Gauss-Newton matrix of the training loss, by 60 steps of conjugate gradients.
+- v, the gradient of the validation loss (up to a factor, the paper's q),
+- v without its part along training gradients at these weights (one gradient of many images; 16 of batches; and more
+  gradients of fewer images),
+- (F + λ)⁻¹ v, where F is the Gauss-Newton matrix of the training loss, by 60 steps of conjugate gradients.
 
-Printed is each operation's mean influence where it is applied, less that of all, in deviations of a single image's. The
-operation that undoes the planted shift should come first.
+It prints each operation's mean influence where it is applied, minus the mean of all, in deviations over single images.
+The operation that makes the planted shift should come first.
 """
 
 import argparse
@@ -51,29 +51,29 @@ class Network:
 
     @classmethod
     def of(cls, model: nn.Module) -> "Network":
-        """A network with the weights that it has now."""
+        """Return a network with its present weights."""
         return cls(FunctionalModel(model, "eval"), {name: value.detach() for name, value in model.named_parameters()})
 
     def outputs(self, params: Vector, batch: Vector) -> Tensor:
-        """The logits of a batch, which is inputs and labels."""
+        """Return the logits of a batch of inputs and labels."""
         logits: Tensor = self.model(dict(zip(self.params, params, strict=True)), batch[0])
         return logits
 
     def of_outputs(self, outputs: Tensor, batch: Vector) -> Tensor:
-        """The loss of each image."""
+        """Return the loss of each image."""
         return F.cross_entropy(outputs, batch[1], reduction="none")
 
     def losses(self, params: Vector, inputs: Tensor, labels: Tensor) -> Tensor:
-        """One value an image."""
+        """Return one value per image."""
         return self.of_outputs(self.outputs(params, (inputs, labels)), (inputs, labels))
 
     def gradient(self, inputs: Tensor, labels: Tensor) -> Vector:
-        """Of the mean loss."""
+        """Return the gradient of the mean loss."""
         found: Vector = torch.func.grad(lambda p: self.losses(p, inputs, labels).mean())(tuple(self.params.values()))
         return found
 
     def influences(self, direction: Vector, inputs: Tensor, labels: Tensor, part: int = 2000) -> Tensor:
-        """⟨q, ∇θ ℓ_b⟩ of every image, so many at a time."""
+        """Return ⟨q, ∇θ ℓ_b⟩ of every image, computed in parts."""
         point = tuple(self.params.values())
         return torch.cat(
             [
@@ -83,7 +83,7 @@ class Network:
         )
 
     def deflated(self, v: Vector, batches: Sequence[tuple[Tensor, Tensor]]) -> Vector:
-        """What is left of v without its part along the gradients of these batches."""
+        """Return v without its part along the gradients of these batches."""
         gradients = [self.gradient(*batch) for batch in batches]
         rows = torch.stack([pytree.flat(gradient) for gradient in gradients[1:]])
         unit = (rows / rows.norm(dim=1, keepdim=True)).bfloat16()  # as they are remembered
@@ -91,13 +91,13 @@ class Network:
 
 
 def sample(inputs: Tensor, labels: Tensor, generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
-    """So many of the images, at random."""
+    """Return some images at random."""
     chosen = torch.randperm(len(inputs), generator=generator, device=generator.device)[:count]
     return inputs[chosen], labels[chosen]
 
 
 def by_operation(influence: Tensor, draw: Draw, policy: Policy) -> dict[str, float]:
-    """Mean of what each operation was applied to, less that of all, in deviations of a single image's."""
+    """Return each operation's mean where it is applied, minus the mean of all, in deviations over images."""
     centred = (influence - influence.mean()) / influence.std()
     return {
         operation.name: float(centred[((draw.choice == index) & draw.applied).any(0)].mean())
@@ -106,7 +106,7 @@ def by_operation(influence: Tensor, draw: Draw, policy: Policy) -> dict[str, flo
 
 
 def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> dict[str, Any]:
-    """Every operation's influence along every q."""
+    """Return every operation's influence along every q."""
     with tempfile.TemporaryDirectory() as folder:
         config = demo_config("uniform", planted, seed, epochs, Path(folder))  # type: ignore[arg-type]
         constant = dataclasses.replace(config.optimizer, schedule="constant")
@@ -129,7 +129,7 @@ def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> d
     gradient = network.gradient(*large)
 
     def deflated(count: int, size: int) -> Vector:
-        """Take `count` gradients of `size` images each out of v."""
+        """Return v without its part along `count` gradients of `size` images each."""
         return network.deflated(v, [some(size) for _ in range(count)])
 
     curvature = ForwardOverReverse().gauss_newton(network, tuple(network.params.values()), large)
@@ -153,7 +153,7 @@ def measured(planted: str, epochs: int, copies: int, seed: int, steps: int) -> d
 
 
 def draw_figure(results: dict[str, Any], path: Path) -> None:
-    """One panel for each planted shift."""
+    """Draw one panel for each planted shift."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -186,9 +186,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--planted", default="rotate,brightness,none")
     parser.add_argument("--epochs", type=int, default=15)
-    parser.add_argument("--copies", type=int, default=16, help="draws of every training image")
+    parser.add_argument("--copies", type=int, default=16, help="number of draws of every training image")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=60, help="of conjugate gradients")
+    parser.add_argument("--steps", type=int, default=60, help="number of steps of conjugate gradients")
     parser.add_argument("--output", metavar="FILE", type=Path)
     parser.add_argument("--figure", metavar="FILE", type=Path)
     arguments = parser.parse_args()

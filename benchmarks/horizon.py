@@ -1,17 +1,18 @@
-"""How far ahead one has to look to see what an operation is worth.
+"""Measure how many epochs ahead one must look to see what an operation is worth.
 
     python benchmarks/horizon.py --root FOLDER [--first 0] [--seeds 4] [--device cuda] [--jobs 2] [--output FILE]
 
-Trainings as `looks.py` has them, under all operations alike. Halfway each goes on in fifteen ways, by the same random
-numbers: as before, and with one operation four times as likely, for every operation; and each of these for 1, 2, 5, …
-epochs, in which the learning rate falls to zero. (Where it does not fall, losses go up and down by a tenth from epoch
-to epoch, and say nothing.) What a likelier operation takes from the loss on validation and test images is what a look
-so far ahead would say of it; what it takes from the test error after the longest is the truth. An influence is a look
-one step ahead: they are taken halfway, and again where the rate has fallen.
+Trainings are those of `looks.py`, under the uniform policy. Halfway, each training branches in fifteen ways with the
+same random numbers: unchanged, and with each of the fourteen operations four times as likely. Each branch continues for
+1, 2, 5, … epochs, in which the learning rate falls to zero. (At a constant learning rate the loss fluctuates by a tenth
+from epoch to epoch, which hides the effect.) The prediction for a horizon is the drop of the validation and test loss
+due to the likelier operation. The truth is the drop of the test error after the longest horizon. Influence predicts one
+step ahead; it is measured halfway, and again after the learning rate has fallen.
 
-Printed is the rank correlation of each with the truth, over operations: what half of the seeds say with the truth of
-the other half, and the other way round, since what comes of the same branches shares their noise. Beside it how much
-the answers of both halves agree. What is in the output already is not run again.
+The script prints the rank correlation of each prediction with the truth, over operations. It correlates predictions of
+half of the seeds with the truth of the other half, and vice versa, because results of the same branches share their
+noise. It also prints how well the predictions of the two halves agree. Cells that the output already has are not run
+again.
 """
 
 import contextlib
@@ -44,32 +45,32 @@ AHEAD = (1, 2, 5, 10, 25, 50)
 """Epochs, of a hundred."""
 ALIKE = "all alike"
 _LIKELIER = math.log(4 * (len(OPERATIONS) - 1) / (len(OPERATIONS) - 4))
-"""The logit of what is four times as likely as before."""
+"""The logit that makes an operation four times as likely."""
 
 
 class _Halfway(Exception):  # noqa: N818 (nothing went wrong)
-    """The first half has ended."""
+    """The end of the first half."""
 
 
 class FirstHalf(Watched):
-    """Ends where it is looked at; the checkpoint stays."""
+    """A trainer that ends at its look and leaves its checkpoint."""
 
     def end_epoch(self) -> None:
-        """End the half where it has been looked at."""
+        """End after the look."""
         super().end_epoch()
         if self.looks:
             raise _Halfway
 
 
 class Branch(Trainer):
-    """Goes on from there for so many epochs, an operation being likelier or none, at a rate that falls to zero."""
+    """A trainer that continues from the checkpoint, with one or no operation likelier, while the rate falls to zero."""
 
     def __init__(self, config: TrainConfig, likelier: str, ahead: int) -> None:
         super().__init__(build_run(config, title=f"{likelier}, {ahead} ahead"))
         self._likelier, self._ahead = likelier, ahead
 
     def setup(self) -> None:
-        """Make the operation likelier, and end after so many epochs."""
+        """Make the operation likelier, and set the last epoch."""
         super().setup()
         run = self.run
         assert isinstance(run.policy, Policy)
@@ -90,7 +91,7 @@ class Branch(Trainer):
 
 
 def train(seed: int, epochs: int, root: str, device: str, operations: Sequence[str]) -> Cell:
-    """One seed, all ways."""
+    """Train one seed and all of its branches."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         config = settings(root, folder, seed, epochs, device, method="learned")
@@ -119,7 +120,7 @@ def train(seed: int, epochs: int, root: str, device: str, operations: Sequence[s
 
 
 def gains(cells: Iterable[Cell], epoch: str, kind: str) -> dict[str, float]:
-    """What each operation's being likelier takes away, the mean over seeds."""
+    """Return how much each operation lowers a loss or error when it is likelier, averaged over seeds."""
     ways = [cell["ahead"] for cell in cells]
     operations = [name for name in ways[0] if name != ALIKE]
     return {
@@ -128,13 +129,13 @@ def gains(cells: Iterable[Cell], epoch: str, kind: str) -> dict[str, float]:
 
 
 def influence(cells: Sequence[Cell], epoch: str, kind: str) -> dict[str, float]:
-    """After so many epochs in which the rate fell, the mean over seeds, of operations that have branches."""
+    """Return the influence after some epochs of falling rate, averaged over seeds, of operations with branches."""
     operations = [name for name in cells[0]["ahead"] if name != ALIKE]
     return {name: statistics.fmean(cell["influence"][epoch][kind][name] for cell in cells) for name in operations}
 
 
 def summary(cells: Mapping[str, Cell]) -> dict[str, Any]:
-    """What operations take from the test error at the end, and how well each look ahead foretells it."""
+    """Return how much each operation lowers the final test error, and how well each horizon predicts it."""
     every = [cells[seed] for seed in sorted(cells, key=int)]
     epochs = [*every[0]["ahead"][ALIKE]]
 

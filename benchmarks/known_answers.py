@@ -1,14 +1,17 @@
-"""Whether the policy finds what was planted: digits whose validation and test images are moved, over many seeds.
+"""Test whether the policy finds a planted shift: digits with shifted validation and test images, over many seeds.
 
     python benchmarks/known_answers.py [--seeds 10] [--methods learned,uniform,paper] [--jobs 2] [--output FILE]
 
-Each cell is a training of `madao demo`: the learned policy by the defaults; by the solver gauss-newton; every operation
-alike (uniform); and the paper's estimator and solver. What is in the output already is not run again, so that the table
-can grow. The verdict: in how many runs the planted family is the likeliest, and in how many the test error is below
-that of `uniform` for the same seed. Nothing planted (`none`): the largest selection there is, beside 1/14 at the start.
-Where halves of the classes move in different ways (`--planted rotate-or-brightness --methods learned,class,uniform`),
-`class` is a policy for each class: in how many halves the operation planted there is the likeliest, and likelier than
-in the other half. The same of images for `--planted by-tone --methods learned,image,uniform`.
+Each cell is a training of `madao demo`. Methods are the learned policy with the default settings, the solver
+gauss-newton, the uniform policy, and the paper's estimator and solver. Cells that the output already has are not run
+again, so the table can grow. The script reports in how many runs the planted family is the most frequent, and in how
+many the test error is below that of `uniform` with the same seed. With nothing planted (`none`), it reports the largest
+selection probability; all start at 1/14.
+
+With `--planted rotate-or-brightness --methods learned,class,uniform`, the halves of the classes have different shifts,
+and `class` is a policy for each class. The script reports in how many halves the planted operation is the most
+frequent, and more frequent than in the other half. `--planted by-tone --methods learned,image,uniform` does the same
+for a policy for each image.
 """
 
 import argparse

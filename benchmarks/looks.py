@@ -1,11 +1,11 @@
-"""Looks at a training: what every operation's influence is at some of its epochs, and a policy that follows them.
+"""Measure every operation's influence at some epochs of a training, and make a policy that follows it.
 
     python benchmarks/looks.py benchmarks/results/worth.json policy.json      # a policy that follows all looks there
     python benchmarks/looks.py benchmarks/results/few-photos-gpu.json policy.json --since 50           # or some of them
 
-Trainings of `worth.py`, `few_photos.py` and `horizon.py`: CIFAR-10, 1,000 training images and as many for validation,
-WideResNet-10-2, 100 epochs; four minutes of one core each, or some seconds of a GPU. (Looks in worth.json are older:
-each is at the draws of the one before.)
+A *look* is one such measurement at one epoch. The trainings are those of `worth.py`, `few_photos.py` and `horizon.py`:
+CIFAR-10, 1,000 training and 1,000 validation images, WideResNet-10-2, 100 epochs; each takes four minutes of one core,
+or some seconds of a GPU. (Looks in worth.json are older: each has the draws of the one before.)
 """
 
 import argparse
@@ -41,20 +41,20 @@ DEFLATED = "without 16 gradients of 64"
 BEYOND = f"{DEFLATED}, beyond the loss"
 EASE = "less loss"
 COPIES = 6
-"""Draws of every training image whose influence is taken."""
+"""Number of draws of every training image whose influence is measured."""
 _PART = 250
-"""Images a pass."""
+"""Images per pass."""
 
 Look = dict[str, dict[str, float]]
 """The influence of every operation along every q."""
 Some = Callable[[int], tuple[Tensor, Tensor]]
-"""So many training images, augmented by other draws than those whose influence is taken, and their labels."""
+"""A function that returns `count` training images, under other draws than the measured ones, and their labels."""
 Further = Callable[[Network, Vector, Some], Mapping[str, Vector]]
 """More directions q, given v."""
 
 
 def settings(root: str, folder: str, seed: int, epochs: int, device: str = "cpu", **augment: Any) -> TrainConfig:
-    """Of one training; every seed has other images."""
+    """Return the settings of a training. Every seed has its own images."""
     return TrainConfig(
         data=DataConfig(name="cifar10", root=root, max_images=2000, val_fraction=0.5, split_seed=seed),
         model=ModelConfig("wrn-10-2"),
@@ -72,19 +72,19 @@ def settings(root: str, folder: str, seed: int, epochs: int, device: str = "cpu"
 
 
 def options(about: str | None, output: str, seeds: int, first: int = 0) -> argparse.ArgumentParser:
-    """The command line of a table of such trainings.
+    """Return the command-line parser of a table of such trainings.
 
     Args:
         about: The script's docstring.
-        output: The file's name, among results.
-        seeds: How many, by default.
-        first: The first, by default.
+        output: The name of the file in benchmarks/results.
+        seeds: The default number of seeds.
+        first: The default first seed.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", required=True, help="where CIFAR-10 lies")
+    parser.add_argument("--root", required=True, help="the folder of CIFAR-10")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--first", type=int, default=first, help="the first seed, and so its photos")
-    parser.add_argument("--seeds", type=int, default=seeds, help="how many")
+    parser.add_argument("--first", type=int, default=first, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=seeds, help="number of seeds")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--output", metavar="FILE", type=Path, default=RESULTS / output)
@@ -92,12 +92,12 @@ def options(about: str | None, output: str, seeds: int, first: int = 0) -> argpa
 
 
 def quarters(epochs: int) -> tuple[int, ...]:
-    """When looks are taken."""
+    """Return the epochs of looks."""
     return tuple(sorted({max(epochs * quarter // 4, 1) for quarter in (1, 2, 3, 4)}))
 
 
 class Watched(Trainer):
-    """Looks at the end of some epochs. Training goes on as if nobody had looked."""
+    """A trainer that takes looks at the end of some epochs, without effect on the training."""
 
     def __init__(self, run: Run, epochs: Sequence[int] = (), further: Further | None = None) -> None:
         super().__init__(run)
@@ -105,14 +105,14 @@ class Watched(Trainer):
         self._wanted, self._further = epochs, further
 
     def end_epoch(self) -> None:
-        """Look, if the epoch is wanted."""
+        """Take a look if the epoch is one of those wanted."""
         super().end_epoch()
         if self.run.epoch in self._wanted:
             self.looks[str(self.run.epoch)] = look(self.run, self._further)
 
 
 def look(run: Run, further: Further | None = None) -> Look:
-    """Influences in the training set at the present weights, under all operations alike."""
+    """Return influences in the training set at the present weights, under the uniform policy."""
     network, device = Network.of(run.network), run.device
     images, validation, standard = run.splits.train, run.splits.validation, run.base_augmentation
     assert isinstance(images, InMemoryImages)
@@ -146,7 +146,7 @@ def _losses(network: Network, inputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def divided_anew(splits: Splits, seed: int) -> Splits:
-    """The same photos, others of them for validation, by chance and not class by class."""
+    """Return the same photos with others for validation, drawn at random and not class by class."""
     train, validation = splits.train, splits.validation
     assert isinstance(train, InMemoryImages)
     assert isinstance(validation, InMemoryImages)
@@ -157,7 +157,7 @@ def divided_anew(splits: Splits, seed: int) -> Splits:
 
 
 def scores(looks: Sequence[Mapping[str, float]]) -> list[float]:
-    """Of every operation, the mean of looks; deviation 1 over operations, in every look and in the mean."""
+    """Return each operation's mean over looks. Each look, and the mean, have deviation 1 over operations."""
     every = [_standardised([look[name] for name in OPERATIONS]) for look in looks]
     return _standardised([statistics.fmean(of_one) for of_one in zip(*every, strict=True)])
 
@@ -168,7 +168,7 @@ def _standardised(values: Sequence[float]) -> list[float]:
 
 
 def following(looks: Sequence[Mapping[str, float]]) -> Policy:
-    """A policy that has operations as likely as e^z, z being their scores, alike at both stages."""
+    """Return a policy with selection probabilities ∝ e^z, where z are the scores, the same at both stages."""
     policy = Policy()
     with torch.no_grad():
         policy.selection_logits.copy_(torch.tensor(scores(looks)))
@@ -176,17 +176,17 @@ def following(looks: Sequence[Mapping[str, float]]) -> Policy:
 
 
 def looks_at(trainings: Iterable[Mapping[str, Look]], direction: str, since: float = 0) -> list[Mapping[str, float]]:
-    """Influences along one q, from an epoch on."""
+    """Return influences along one q, from an epoch on."""
     return [look[direction] for training in trainings for epoch, look in training.items() if int(epoch) >= since]
 
 
 def all_looks(results: Mapping[str, Any], direction: str, since: int = 0) -> list[Mapping[str, float]]:
-    """The same in all trainings of a table of cells that were looked at."""
+    """Return the influences of all trainings with looks in a table of cells."""
     return looks_at((cell["influence"] for cell in results["cells"].values() if "influence" in cell), direction, since)
 
 
 def agreement(results: Mapping[str, Any]) -> dict[str, float]:
-    """The correlation of two looks beyond the loss, in the second halves of trainings, in the mean.
+    """Return the mean correlation of two `same-loss` looks in the second halves of trainings.
 
     Two at one training, at two on the same photos, and at two on others'.
     """
@@ -206,10 +206,10 @@ def agreement(results: Mapping[str, Any]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path, help="of worth.py or few_photos.py")
+    parser.add_argument("results", type=Path, help="a result file of worth.py or few_photos.py")
     parser.add_argument("policy", type=Path, help="the file to write, for --augment.method")
-    parser.add_argument("--direction", default=BEYOND, help="which influences, by their name in the results")
-    parser.add_argument("--since", type=int, default=0, help="only looks at this epoch and later ones")
+    parser.add_argument("--direction", default=BEYOND, help="the kind of influence, by its name in the results")
+    parser.add_argument("--since", type=int, default=0, help="only looks at this epoch or later")
     arguments = parser.parse_args()
     results = json.loads(arguments.results.read_text())
     looks = all_looks(results, arguments.direction, arguments.since)

@@ -1,9 +1,10 @@
-"""A policy file of what a training learned, in the mean over its second half: for other trainings, in which it stays.
+"""Write a policy file with the mean of a learned policy over the second half of its training, for other trainings.
 
     python benchmarks/mean_policy.py benchmarks/results/paper-cifar10-wrn-28-2.json "deflated 0" policy.json
 
-Means are of probabilities and of magnitudes in units of their ranges, epoch by epoch as the record has them: fewer the
-more cells it has. Where it has the end alone, which it has of all seeds but the first, that is it.
+The mean is over the epochs in the record, of probabilities and of magnitudes as fractions of their ranges. Records with
+more cells have fewer epochs. If a record only has the end of a training, as for all seeds but the first, the file holds
+the policy at the end.
 """
 
 import argparse
@@ -42,7 +43,7 @@ def mean_policy(way: Mapping[str, Any], settings: Mapping[str, Any]) -> Policy:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("record", type=Path, help="what madao compare --export wrote")
+    parser.add_argument("record", type=Path, help="a record written by madao compare --export")
     parser.add_argument("cell", help="method and seed")
     parser.add_argument("policy", type=Path, help="the file to write, for --augment.method")
     arguments = parser.parse_args()

@@ -1,11 +1,11 @@
-"""Self-supervision on CIFAR-10: MoCo with base augmentation, every operation alike, and a learned policy.
+"""Compare base augmentation, the uniform policy and a learned policy for MoCo on CIFAR-10.
 
-    python benchmarks/moco.py                              # the table and the curves, of what there is
-    python benchmarks/moco.py --run --root data --jobs 3   # trains what is missing, and measures it
+    python benchmarks/moco.py                              # the table and the curves of the results so far
+    python benchmarks/moco.py --run --root data --jobs 3   # train the missing runs, and measure them
 
-`--run` is `madao compare --recipe cifar10-moco-resnet18`, whose error is that of the nearest neighbours, and then
-`madao evaluate --protocol linear` of each run, at the learning rate that validation images choose. Other options go to
-the former.
+`--run` calls `madao compare --recipe cifar10-moco-resnet18`, whose error is the k-nearest-neighbour error. Then it
+calls `madao evaluate --protocol linear` for each run, at the learning rate that is best on validation images. It passes
+other options to `madao compare`.
 """
 
 import argparse
@@ -116,12 +116,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--run", action="store_true", help="train what is missing")
-    parser.add_argument("--root", default="data", help="where CIFAR-10 lies")
-    parser.add_argument("--runs", type=Path, default=Path("runs/moco"), help="where runs go")
+    parser.add_argument("--run", action="store_true", help="train the missing runs")
+    parser.add_argument("--root", default="data", help="the folder of CIFAR-10")
+    parser.add_argument("--runs", type=Path, default=Path("runs/moco"), help="the folder of the runs")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results", help="where the record is")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs/images", help="where the figure goes")
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results", help="the folder of the record")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs/images", help="the file of the figure")
     arguments, more = parser.parse_known_args()
     if any(word.startswith("--seeds") for word in more):
         parser.error("the benchmark has one seed, 0; for others: madao compare")

@@ -1,4 +1,4 @@
-"""Draw docs/images/signal.png from the committed results: how much signal, and what came of it.
+"""Draw docs/images/signal.png from the committed results: signal of the gradient, and test errors.
 
 python benchmarks/plot_signal.py
 """

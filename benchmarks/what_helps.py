@@ -1,11 +1,11 @@
-"""What each operation is worth where nothing is planted, without any gradient: digits trained with more of it.
+"""Measure without a gradient what each operation is worth: train digits with more of it, and nothing planted.
 
     python benchmarks/what_helps.py [--seeds 4] [--jobs 2] [--output FILE]
 
-Each cell is a training of `madao demo` under a fixed policy: every operation alike but for one, which is drawn four
-times as often as at the start. What counts is the loss on validation and test digits together, which are of the same
-kind here and were used for nothing. Beside it how often learned policies choose each operation, over the seeds of
-`known-answers.json`: do they prefer what helps? What is in the output already is not run again.
+Each cell is a training of `madao demo` under a fixed policy that draws one operation four times as often as at the
+start. The result is the loss on validation and test digits together: both come from the same distribution, and nothing
+was chosen by them. For comparison the script prints how often learned policies select each operation, over the seeds of
+`known-answers.json`. Cells that the output already has are not run again.
 """
 
 import argparse
@@ -38,7 +38,7 @@ EPOCHS = 72
 
 
 def tilted(name: str) -> PolicySpec:
-    """Every operation alike but for one, in every stage; for `none` all alike."""
+    """Return a policy in which one operation is likelier than the others; for `none`, the uniform policy."""
     spec = Uniform().spec()
     if name == "none":
         return spec
@@ -54,7 +54,7 @@ def tilted(name: str) -> PolicySpec:
 
 
 def train(operation: str, seed: int, epochs: int) -> dict[str, Any]:
-    """Loss and error on the digits that were not trained on."""
+    """Return loss and error on the digits outside training."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         policy = Path(folder) / "policy.json"
@@ -74,7 +74,7 @@ def train(operation: str, seed: int, epochs: int) -> dict[str, Any]:
 
 
 def verdicts(cells: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Of each operation: the difference in loss to all alike, over the same seeds, and how learned policies like it."""
+    """Return each operation's difference in loss to the uniform policy, by seed, and its share in learned policies."""
     losses = {tuple(key.split()): cell["loss"] for key, cell in cells.items()}
     known = json.loads((ROOT / "benchmarks/results/known-answers.json").read_text())["cells"]
     learned = [cell["selection"] for key, cell in known.items() if current_words(key).startswith("learned none ")]

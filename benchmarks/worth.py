@@ -1,14 +1,15 @@
-"""What each operation is worth at the end of training on few photos, and whether its influence says so on the way.
+"""Measure what each operation is worth at the end of training on few photos, and whether its influence predicts it.
 
     python benchmarks/worth.py --root FOLDER [--pairs 18] [--seeds 3] [--device cuda] [--jobs 2] [--output FILE]
 
-The truth needs no gradient. Trainings in pairs, each of other images and another seed: seven operations, all alike, and
-the other seven. What an operation is worth is the least-squares share it has in the difference of test errors.
+The worth needs no gradient. Trainings come in pairs, each pair with its own images and seed: one uses seven operations,
+equally likely, the other the other seven. An operation's worth is its least-squares share of the difference in test
+error.
 
-Its influence is taken in trainings under all fourteen alike, at some epochs, as in `hardness.py`: along v; without 16
-gradients of batches, as `Deflated` has it, and beyond what images of the same loss have, as `SameLoss` takes it;
-without 128 gradients of eight images; by `GaussNewton`. And, as a control, how little loss its images have. Printed is
-the rank correlation of each with what operations are worth. What is in the output already is not run again.
+Influences come from other trainings, under the uniform policy, at some epochs, as in `hardness.py`: along v; without 16
+gradients of batches (`Deflated`); the same, corrected for the loss (`SameLoss`); without 128 gradients of eight images;
+and by `GaussNewton`. A control is the negative loss of an operation's images. The script prints the rank correlation of
+each with the worth. Cells that the output already has are not run again.
 """
 
 import statistics
@@ -32,7 +33,7 @@ from madao.training.builders.run import build_run
 
 
 def halves(pairs: int) -> list[list[str]]:
-    """Half of the operations for each pair, of many at random that which tells them apart best beside those before."""
+    """Return half of the operations for each pair: of many random halves, the one that adds most to earlier pairs."""
     generator, count = np.random.default_rng(0), len(OPERATIONS)
     known = 1e-3 * np.eye(count)
     found = []
@@ -46,7 +47,7 @@ def halves(pairs: int) -> list[list[str]]:
 
 
 def train(without: list[str], seed: int, epochs: int, root: str, device: str, looks: tuple[int, ...] = ()) -> Cell:
-    """A training, and the influence of every operation at some of its epochs."""
+    """Train, and measure every operation's influence at some epochs."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         config = settings(root, folder, seed, epochs, device, method="uniform", exclude=without)
@@ -58,7 +59,7 @@ def train(without: list[str], seed: int, epochs: int, root: str, device: str, lo
 
 
 def further(network: Network, v: Vector, some: Some) -> dict[str, Vector]:
-    """Directions beside what `Deflated` has."""
+    """Return directions besides that of `Deflated`."""
     curvature = ForwardOverReverse().gauss_newton(network, tuple(network.params.values()), some(500))
     return {
         "v": v,
@@ -68,7 +69,7 @@ def further(network: Network, v: Vector, some: Some) -> dict[str, Vector]:
 
 
 def worth(cells: Mapping[str, Cell]) -> dict[str, dict[str, float]]:
-    """Points of test error that an operation among the seven takes away, and half of the 95 % interval of that.
+    """Return the points of test error by which each operation lowers it, and half of the 95 % interval.
 
     A pair's errors differ by Σ s_i w_i, s = 1 for what is in its first half and −1 for the others. Since each half has
     seven, only differences between operations can be known: Σ w = 0.
@@ -91,7 +92,7 @@ def worth(cells: Mapping[str, Cell]) -> dict[str, dict[str, float]]:
 
 
 def summary(cells: dict[str, Cell]) -> dict[str, Any]:
-    """What each operation is worth, and how well its influence, the mean over seeds, foretells it."""
+    """Return each operation's worth, and how well its influence, averaged over seeds, predicts it."""
     truth = worth(cells)
     looks = [cell["influence"] for cell in cells.values() if "influence" in cell]
     found: dict[str, Any] = {"worth": truth, "rank_correlation": {}}
@@ -103,7 +104,7 @@ def summary(cells: dict[str, Cell]) -> dict[str, Any]:
 
 
 def _common(looks: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[tuple[str, str]]:
-    """Epochs and directions that all of them have."""
+    """Return the epochs and directions that all of them have."""
     return [
         (epoch, direction)
         for epoch, rows in (looks[0].items() if looks else ())
@@ -114,7 +115,12 @@ def _common(looks: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[tuple[str,
 
 def main() -> None:
     parser = options(__doc__, "worth.json", seeds=3)
-    parser.add_argument("--pairs", type=int, default=18, help="of trainings; influences are taken in others, --seeds")
+    parser.add_argument(
+        "--pairs",
+        type=int,
+        default=18,
+        help="number of pairs of trainings; influences come from --seeds other trainings",
+    )
     arguments = parser.parse_args()
     if arguments.first and arguments.output.resolve() == (RESULTS / "worth.json").resolve():
         parser.error("policies follow the looks in worth.json; give another --output for other photos")

@@ -1,8 +1,9 @@
-"""Not in the paper: what of the method matters. CIFAR-10, WideResNet-28-2, the same number of epochs in a column.
+"""Compare parts of the method (not in the paper): CIFAR-10, WideResNet-28-2, one number of epochs per column.
 
-First what learns nothing. Then the paper's settings but for one: influence in place of the relaxation; no products with
-the Hessian; each step up or down the gradient by a fair coin. Then madao's own: influence along v, without training
-gradients (deflated), or by conjugate gradients; and what is meant to answer greed, narrow policies and strong ones.
+The rows are, in order: methods that do not learn; the paper's settings with one change (influence instead of the
+relaxation, no products with the Hessian, or each step up or down the gradient by a fair coin); madao's own estimator
+with influence along v, without training gradients (deflated), or by conjugate gradients; and remedies against greed,
+narrow policies and strong policies.
 """
 
 from pathlib import Path
@@ -10,22 +11,22 @@ from pathlib import Path
 from entries import SHORT, SHORTER, Entry, main, markdown, paired
 
 ROWS = {
-    "base": "crop, flip, Cutout",
+    "base": "base augmentation (crop, flip, Cutout)",
     "uncut": "the same without Cutout",
     "restarted": "the same with Cutout and a warm restart halfway",
-    "uniform": "every operation equally",
-    "uniform-varied": "the same, any strength up to that at the start",
-    "uniform-gentle": "the same, a tenth of the ranges",
-    "uniform-moderate": "the same, three tenths of the ranges",
-    "beyond": "a policy made of looks at three trainings on few photos (beyond.json)",
-    "pooled": "a policy made of looks at many trainings on few photos (pooled.json)",
-    "learned-before": "what deflated learned in 200 epochs, from the start (learned.json)",
-    "same-loss-before": "what same-loss learned in sixty epochs, from the start (same-loss.json)",
-    "uniform-all": "every operation equally, on all 50,000 images",
+    "uniform": "uniform policy",
+    "uniform-varied": "the same, any strength up to 0.62 of the ranges",
+    "uniform-gentle": "the same, 0.1 of the ranges",
+    "uniform-moderate": "the same, 0.3 of the ranges",
+    "beyond": "fixed, from influences in three trainings on few photos (beyond.json)",
+    "pooled": "fixed, from influences in many trainings on few photos (pooled.json)",
+    "learned-before": "fixed, learned before by deflated in 200 epochs (learned.json)",
+    "same-loss-before": "fixed, learned before by same-loss in sixty epochs (same-loss.json)",
+    "uniform-all": "uniform policy, on all 50,000 images",
     "learned-before-all": "learned.json, on all 50,000 images",
     "trivialaugment": "TrivialAugment",
     "autoaugment-cifar10": "AutoAugment",
-    "randaugment": "RandAugment, tuned",
+    "randaugment": "RandAugment tuned",
     "randaugment-mild": "RandAugment at 0.06",
     "learned": "the paper's: relaxed, Neumann J = 5",
     "influence": "influence, Neumann J = 5",
@@ -34,28 +35,28 @@ ROWS = {
     "along-v": "influence on 2048 images, no products",
     "deflated": "the same, deflated",
     "gauss-newton": "the same, conjugate gradients",
-    "which": "deflated, which operations only",
-    "strength": "deflated, how often and how strongly, all operations alike",
+    "which": "deflated, selection only",
+    "strength": "deflated, application and magnitude only",
     "late": "deflated, in the second half only",
     "averaged": "deflated, at averaged weights",
-    "pulled": "deflated, drawn back to the start",
-    "same-loss": "deflated, beyond the loss (recipe -plus)",
-    "swift": "deflated, steps three times as long",
+    "pulled": "deflated, pulled back to the start",
+    "same-loss": "deflated, same-loss (cifar10-wrn-28-2-plus)",
+    "swift": "deflated, three times the learning rate",
     "rmsprop": "deflated, the paper's optimizer of the policy",
-    "stages-4": "deflated, four operations an image",
+    "stages-4": "deflated, four operations per image",
     "varied": "deflated, any strength up to the learned one",
-    "same-loss-varied": "deflated, both of these: beyond the loss, any strength",
-    "gentle": "deflated, from a tenth of the ranges",
+    "same-loss-varied": "deflated, same-loss, any strength up to the learned one",
+    "gentle": "deflated, starting at 0.1 of the ranges",
 }
 REFERENCES = ("randaugment", "trivialaugment", "uniform", "base", "deflated", "learned", "autoaugment-cifar10")
-"""What learning has to beat, and what is being made better."""
+"""Methods that the others are compared with."""
 ONLY_LONG = {"uncut", "restarted", "uniform-gentle", "autoaugment-cifar10", "randaugment-mild", "gentle"}
-"""Of these a shorter schedule would answer another question, or they were found for a longer one."""
+"""Methods without a shorter schedule: it would answer another question, or they were chosen for the longer one."""
 BOTH = {
     *("base", "uniform", "beyond", "pooled", "trivialaugment", "randaugment", "learned"),
     *("deflated", "same-loss", "varied", "same-loss-varied"),
 }
-"""What is told in both columns."""
+"""Methods in both columns."""
 ENTRIES = [
     SHORTER.only(*(method for method in ROWS if method not in ONLY_LONG)),
     Entry("cifar10-wrn-28-2", [method for method in ROWS if method in ONLY_LONG | BOTH]),

@@ -1,4 +1,4 @@
-"""Which cell of the queue starts next: order, estimates and what fits into the time that is left. No processes here."""
+"""The order of the queue: which cell starts next, by estimated time and memory. Starts no processes."""
 
 import dataclasses
 import math

@@ -1,13 +1,13 @@
-"""What the paper's tables and figures are made of, what there is of it, and the commands for the rest.
+"""The entries of the paper's tables and figures, their results so far, and the commands for missing ones.
 
-Every script beside this one rebuilds one table or figure from `benchmarks/results/paper-*.json`:
+Every script in this folder rebuilds one table or figure from `benchmarks/results/paper-*.json`:
 
-    python benchmarks/paper/table1.py                              # what there is, and what is missing
-    python benchmarks/paper/table1.py --commands                   # and the commands that make it
-    python benchmarks/paper/table1.py --run --root data            # trains what is missing, then the same
+    python benchmarks/paper/table1.py                              # the results, and the names of missing runs
+    python benchmarks/paper/table1.py --commands                   # also the commands that train them
+    python benchmarks/paper/table1.py --run --root data            # train the missing runs first
 
-`--run` calls `madao compare`, so it may be stopped at any time, in pieces of ten minutes say (`timeout -s INT 9m …`),
-and goes on where it was.
+`--run` calls `madao compare`, so you may stop it at any time, for instance after nine minutes (`timeout -s INT 9m …`).
+It then resumes.
 """
 
 import argparse
@@ -34,11 +34,11 @@ ROOT = Path(__file__).parents[2]
 VARIANTS = Path(__file__).parent / "variants.yaml"
 SEEDS = 3
 SHORT = 60
-"""Epochs of what would take too long by the recipe: figures 3 and 7, and what the paper does not have."""
+"""Epochs of runs that would take too long with the recipe's: figures 3 and 7, and runs that are not in the paper."""
 WARMUP = 20.0
-"""Epochs, in all of the recipes."""
+"""Epochs of warm-up, in all of the recipes."""
 _SIGNAL = 128
-"""From here on exit codes are those of commands that were interrupted."""
+"""The lowest exit code of commands that were interrupted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Entry:
     """The cells of one recipe that a table or figure needs.
 
     Attributes:
-        recipe: Its name.
-        methods: Of `madao compare`, variants.yaml among them.
-        epochs: Where it is not the recipe's schedule; warm-up is then as much shorter.
+        recipe: The name of the recipe.
+        methods: Methods of `madao compare`, including those of variants.yaml.
+        epochs: The number of epochs, if not the recipe's. The warm-up is then proportionally shorter.
     """
 
     recipe: str
@@ -56,20 +56,20 @@ class Entry:
     epochs: int | None = None
 
     def only(self, *methods: str) -> "Entry":
-        """Some of its methods."""
+        """Return the entry with only some of its methods."""
         return dataclasses.replace(self, methods=methods)
 
     @property
     def name(self) -> str:
-        """Of its record and of the folder of its runs."""
+        """The name of its record and of the folder of its runs."""
         return self.recipe if self.epochs is None else f"{self.recipe}-{self.epochs}"
 
     def path(self, results: Path) -> Path:
-        """The record of its cells."""
+        """Return the path of its record."""
         return results / f"paper-{self.name}.json"
 
     def cells(self, results: Path) -> dict[str, dict[int, dict[str, Any]]]:
-        """What there is, by method and seed."""
+        """Return the finished cells by method and seed."""
         if not self.path(results).exists():
             return {}
         record = current_record(json.loads(self.path(results).read_text()))
@@ -86,7 +86,7 @@ class Entry:
         return found
 
     def missing(self, results: Path) -> dict[tuple[int, ...], list[str]]:
-        """Methods by the seeds that are not there."""
+        """Return the missing cells: methods by their missing seeds."""
         cells = self.cells(results)
         found: dict[tuple[int, ...], list[str]] = {}
         for method in self.methods:
@@ -95,12 +95,12 @@ class Entry:
         return found
 
     def told(self, method: str, cells: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> str:
-        """The test error of a method among its cells, for a table."""
+        """Return the test error of a method as text for a table."""
         found = error(cells.get(method, {}))
         return "–" if method not in self.methods else "missing" if found is None else percent(found)
 
     def arguments(self, methods: Sequence[str], seeds: Sequence[int], root: str) -> list[str]:
-        """Write the command line of `madao compare` for some cells, without the folders it writes to.
+        """Return the command line of `madao compare` for some cells, without its output folders.
 
         Args:
             methods: The methods.
@@ -119,7 +119,7 @@ class Entry:
         ]
 
     def commands(self, results: Path, root: str) -> list[list[str]]:
-        """What makes the cells that are missing, and no others, should the runs of those be gone."""
+        """Return the commands that train only the missing cells, even if the runs of finished ones were deleted."""
         folders = ["--out", f"runs/paper/{self.name}", "--export", str(self.path(results))]
         return [[*self.arguments(methods, seeds, root), *folders] for seeds, methods in self.missing(results).items()]
 
@@ -140,24 +140,24 @@ TABLE1 = [
     Entry("svhn-wrn-28-2", [method for method in SMALL if not method.startswith("autoaugment")]),
 ]
 SHORTER = Entry("cifar10-wrn-28-2", (), SHORT)
-"""What has a shorter schedule; its scripts say which methods they need."""
+"""Entries with a shorter schedule. Their scripts name the methods they need."""
 TABLE3 = [Entry(f"{data}-resnet18", FINE) for data in ("flowers102", "oxford-pets", "fgvc-aircraft", "stanford-cars")]
 
 
 def main(about: str, entries: Sequence[Entry], rebuild: Callable[[Path, Path], str]) -> None:
-    """The command line of a table or figure.
+    """Run the command line of a table or figure.
 
     Args:
         about: The script's docstring.
-        entries: What it needs.
-        rebuild: Makes it of the results' folder, files into another; returns what is to be printed.
+        entries: The entries that it needs.
+        rebuild: Takes the folder of the results and the folder for figures; returns the text to print.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", action="store_true", help="train the cells that are missing")
-    parser.add_argument("--commands", action="store_true", help="tell the commands that make what is missing")
-    parser.add_argument("--root", default="data", help="where the data sets lie")
-    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results", help="where the records are")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs/images", help="where figures go")
+    parser.add_argument("--commands", action="store_true", help="print the commands that train the missing cells")
+    parser.add_argument("--root", default="data", help="the folder of the data sets")
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results", help="the folder of the records")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs/images", help="the folder of the figures")
     arguments, extra = parser.parse_known_args()  # what is left is for madao compare: --jobs 3, --speed.compile true
     if extra and not arguments.run:
         parser.error(f"unknown: {' '.join(extra)}; settings of madao compare go with --run")
@@ -168,7 +168,7 @@ def main(about: str, entries: Sequence[Entry], rebuild: Callable[[Path, Path], s
 
 
 def _run(entries: Sequence[Entry], results: Path, root: str, extra: Sequence[str]) -> int:
-    """Train what is missing; what fails does not keep others from being trained, a signal does."""
+    """Train the missing cells. A failure does not stop the others, a signal does."""
     code = 0
     for entry in entries:
         for command in entry.commands(results, root):
@@ -180,26 +180,26 @@ def _run(entries: Sequence[Entry], results: Path, root: str, extra: Sequence[str
 
 
 def what_is_missing(entries: Sequence[Entry], results: Path, root: str | None = None) -> list[str]:
-    """A line an entry, and where the data lies is known, the command."""
+    """Return a line for each entry with missing cells and, if the folder of the data is known, the command."""
     found = []
     for entry in entries:
         for seeds, methods in entry.missing(results).items():
             found.append(f"missing of {entry.name}: {', '.join(methods)} (seed {', '.join(map(str, seeds))})")
         commands = [] if root is None else entry.commands(results, root)
         found += [f"  {shlex.join(['madao', *command])}".replace(f"{ROOT}/", "") for command in commands]
-    return [*found, "the commands that make them: --commands"] if found and root is None else found
+    return [*found, "--commands prints the commands that train them"] if found and root is None else found
 
 
 def paper_table(
     entries: Sequence[Entry], results: Path, columns: Mapping[str, str], names: Mapping[str, str] | None = None
 ) -> str:
-    """Test errors in percent, ours and the paper's: a row an entry, a column a method.
+    """Return a table of test errors in percent, ours and the paper's: a row per entry, a column per method.
 
     Args:
         entries: The rows.
-        results: Where records are.
+        results: The folder of the records.
         columns: Headings by method.
-        names: What a recipe's header calls a method, where it has another name.
+        names: The names of methods in the headers of recipes, where they differ.
     """
     rows = [["", *columns.values()], ["---"] * (1 + len(columns))]
     for entry in entries:
@@ -215,9 +215,9 @@ def paper_table(
 
 
 def cost_table(entries: Sequence[Entry], results: Path, columns: Mapping[str, str]) -> str:
-    """What trainings took: minutes in the median over seeds, and memory; a row an entry, a column a method.
+    """Return a table of the median minutes over seeds, and of memory: a row per entry, a column per method.
 
-    Memory is the most of all seeds; the least stands beside it where another version of the code took less.
+    Memory is the largest of all seeds. The smallest is shown too if another version of the code took less.
     """
     rows = [["minutes, MiB", *columns.values()], ["---"] * (1 + len(columns))]
     for entry in entries:
@@ -240,13 +240,13 @@ def _cost(cells: Sequence[Mapping[str, Any]]) -> str:
 def paired(
     entry: Entry, results: Path, names: Mapping[str, str], references: Sequence[str], measure: str = "test_error"
 ) -> str:
-    """Differences of errors in points, by the seeds that both have, of what has two or more with some reference.
+    """Return paired differences of errors in points, for methods with two or more seeds in common with a reference.
 
     Args:
-        entry: Whose cells.
-        results: Where records are.
-        names: What methods are called, in their order.
-        references: What they are compared with.
+        entry: The entry.
+        results: The folder of the records.
+        names: Titles of methods, in their order.
+        references: The methods to compare with.
         measure: `test_error` or `validation_error`.
     """
     errors = {
@@ -265,38 +265,38 @@ def paired(
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """A table of these rows, the second of which is the line under the head."""
+    """Return a table of these rows. The second row is the line under the heading."""
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def error(cells: Mapping[int, Mapping[str, Any]]) -> Interval | None:
-    """Mean test error of some seeds."""
+    """Return the mean test error of some seeds."""
     known = [cell["test_error"] for cell in cells.values() if cell.get("test_error") is not None]
     return interval(known) if known else None
 
 
 def percent(found: Interval) -> str:
-    """With its interval; with the number of seeds, where it is not that of the paper."""
+    """Format an error with its interval, and with the number of seeds if it is not the paper's."""
     count = f"{found.count} of {SEEDS}" if found.count < SEEDS else str(found.count)
     return in_percent(found) + ("" if found.count == SEEDS else f" [{count} seeds]")
 
 
 def draw(chart: Chart, folder: Path) -> str:
-    """Write a chart; says where."""
+    """Write a chart, and return a line with its path."""
     return "wrote " + " and ".join(str(path) for path in write_figures({chart.key: chart}, folder))
 
 
 def trajectory(
     cells: Mapping[int, Mapping[str, Any]], kind: str, stage: int, title: str, most: int | None = None
 ) -> Panel | None:
-    """How one kind of parameter developed, of the first seed.
+    """Return a panel of one kind of parameter over the training of the first seed.
 
     Args:
-        cells: Of a method that learns, by seed.
+        cells: The cells of a learned method, by seed.
         kind: `selection`, `application` or `magnitude`.
-        stage: Which, from 0.
-        title: Of the panel.
-        most: Only of so many operations, those selected most often at the end.
+        stage: The stage, counted from 0.
+        title: The title of the panel.
+        most: The number of operations to show, those selected most often at the end. By default all.
     """
     policy = cells[min(cells)].get("policy") if cells else None
     if policy is None or len(policy["epochs"]) < 2:
@@ -317,7 +317,7 @@ def trajectory(
 
 
 def policies(key: str, title: str, panels: Sequence[Panel | None], y_label: str, output: Path) -> str:
-    """A figure of trajectories, of those that are there."""
+    """Draw a figure of the trajectories that exist."""
     known = [panel for panel in panels if panel is not None]
     if not known:
         return f"{key}: no run of it is there"
@@ -328,7 +328,7 @@ def policies(key: str, title: str, panels: Sequence[Panel | None], y_label: str,
 def against(
     key: str, title: str, label: str, found: Mapping[float, Mapping[int, Mapping[str, Any]]], output: Path
 ) -> str:
-    """A figure of test error against a setting, with the standard deviation as in the paper.
+    """Draw test error against a setting, with the standard deviation as in the paper.
 
     Args:
         key: Of the figure's file.
@@ -355,7 +355,7 @@ def against(
 
 
 def edge(found: Interval, sign: int) -> float | None:
-    """The mean and one standard deviation; none for a single seed."""
+    """Return the mean and one standard deviation; none for a single seed."""
     from scipy import stats
 
     if found.half_width is None:

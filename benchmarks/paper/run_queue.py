@@ -477,16 +477,16 @@ def write(path: Path, content: str | bytes) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=24, help="how long it may take, all in all")
+    parser.add_argument("--minutes", type=float, default=24, help="the time limit of the whole call")
     parser.add_argument("--jobs", type=int, default=8, help="cells at a time")
-    parser.add_argument("--out", type=Path, default=Path("runs/paper"), help="where run directories go")
+    parser.add_argument("--out", type=Path, default=Path("runs/paper"), help="the folder of the run directories")
     parser.add_argument("--data", default="data", help="the folder of the data sets")
-    parser.add_argument("--queue", type=Path, default=HERE / "queue.yaml", help="the queue's file")
+    parser.add_argument("--queue", type=Path, default=HERE / "queue.yaml", help="the file of the queue")
     parser.add_argument("--memory", type=float, default=120_000, help="MiB of GPU memory that cells may take")
     parser.add_argument("--wait-for-data", action="store_true", help="wait for data sets that are not there yet")
     parser.add_argument("--no-mps", action="store_true", help="do not start NVIDIA's multi-process service")
     parser.add_argument("--publish", type=Path, help="train nothing; add this folder's finished cells to the records")
-    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results", help="where the records are")
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results", help="the folder of the records")
     parser.add_argument("--list", action="store_true", help="train nothing; list the cells and whether they are done")
     arguments = parser.parse_args()
     if arguments.publish is not None:

@@ -1,7 +1,7 @@
-"""Table 1: test errors on CIFAR-10, CIFAR-100 and SVHN, three seeds each; and what trainings took.
+"""Table 1: test errors on CIFAR-10, CIFAR-100 and SVHN, three seeds each, and the time of training.
 
-Minutes are those of trainings that shared a GPU, as the records tell: by them methods of one entry can be compared at
-best, and only where they ran in the same company.
+Minutes are those of trainings that shared a GPU, as the records note. Compare them only between methods of one entry,
+and only if these trained at the same time.
 """
 
 from pathlib import Path
@@ -12,13 +12,13 @@ from entries import cost_table, main, paper_table
 COLUMNS = {
     "base": "base augmentation",
     "autoaugment-cifar10": "AutoAugment",
-    "randaugment": "RandAugment, tuned",
+    "randaugment": "RandAugment tuned",
     "randaugment-mild": "RandAugment at 0.06",
     "learned": "the paper's method",
-    "uniform": "every operation equally",
+    "uniform": "uniform policy",
     "trivialaugment": "TrivialAugment",
     "deflated": "influence, deflated",
-    "same-loss": "the same, beyond the loss (-plus)",
+    "same-loss": "influence, deflated, same-loss (-plus)",
 }
 
 

@@ -1,7 +1,7 @@
-"""Table 2: ImageNet, ResNet-50. Of top-1 and top-5 errors in the paper ours is top-1.
+"""Table 2: ImageNet, ResNet-50. The paper has top-1 and top-5 errors; ours are top-1.
 
-Its second row, self-supervised learning by MoCo, is the recipe imagenet-moco-resnet50, judged by
-`madao evaluate --protocol linear`, which is no cell of `madao compare`: the paper's numbers stand alone.
+The table's second row is self-supervised learning by MoCo. Its recipe is imagenet-moco-resnet50 with
+`madao evaluate --protocol linear`. `madao compare` does not run that, so only the paper's numbers are shown.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ MOCO = ("missing (paper: 42.1/19.4)", "missing (paper: 39.6/17.6)", "missing (pa
 
 
 def rebuild(results: Path, _: Path) -> str:
-    columns = {"base": "base augmentation", "randaugment": "RandAugment, tuned", "learned": "MADAO"}
+    columns = {"base": "base augmentation", "randaugment": "RandAugment tuned", "learned": "MADAO"}
     moco = " | ".join(("imagenet-moco-resnet50, linear evaluation", *MOCO))
     return f"{paper_table(ENTRIES, results, columns)}\n| {moco} |"
 

@@ -7,19 +7,19 @@ from entries import main, paired, paper_table
 
 COLUMNS = {
     "base": "base augmentation",
-    "randaugment": "RandAugment, tuned",
+    "randaugment": "RandAugment tuned",
     "learned": "MADAO",
-    "uniform": "untrained policy",
+    "uniform": "uniform policy",
     "uniform-moderate": "the same at 0.3 of the ranges",
     "uniform-strong": "at 0.9",
-    "geometric": "geometric operations alone",
-    "beyond": "a policy made of looks (beyond.json)",
-    "pooled": "of many looks (pooled.json)",
+    "geometric": "geometric operations only",
+    "beyond": "fixed, from influences in three trainings (beyond.json)",
+    "pooled": "fixed, from influences in many trainings (pooled.json)",
     "trivialaugment": "TrivialAugment",
     "deflated-256": "madao's own",
-    "same-loss-256": "the same beyond the loss",
-    "pulled-256": "madao's own, drawn back to the start",
-    "strength-256": "madao's own, how often and how strongly only",
+    "same-loss-256": "madao's own, same-loss",
+    "pulled-256": "madao's own, pulled back to the start",
+    "strength-256": "madao's own, application and magnitude only",
 }
 
 REFERENCES = ("randaugment", "trivialaugment", "uniform", "base")

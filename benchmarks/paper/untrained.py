@@ -1,4 +1,4 @@
-"""Policies without training (appendix C): CIFAR-10, WideResNet-28-2. The paper: 4.7 as it starts, 4.6 learned."""
+"""Policies without training (appendix C): CIFAR-10, WideResNet-28-2. The paper has 4.7 untrained and 4.6 learned."""
 
 from pathlib import Path
 

@@ -1,12 +1,12 @@
-"""How near the fast hypergradient is to the exact one: cosines on trained weights.
+"""Measure how close the fast hypergradient is to the exact one: cosines on trained weights.
 
     python benchmarks/speed/accuracy.py [--data cifar10 --root DIRECTORY] [--epochs 25] [--output FILE]
 
-A run of `madao train` trains model and policy. Then, for each of so many batches, the gradient of the policy is taken
-twice for the same draw: as training takes it (half precision, traced and compiled, the Hessian over a few images of the
-batch, without the powers of it that make up less than 1 %, on a GPU), and exactly (float64, forward over reverse in
-Python, all of the batch and all powers). The cosine of the two is over all parameters of the policy, and over
-selection, application and magnitude by themselves.
+A run of `madao train` trains model and policy. Then the script computes the gradient of the policy twice for each of
+several batches, with the same draw. The fast gradient is that of training: half precision, traced and compiled, on a
+GPU, with the Hessian over a few images of the batch, without the powers that contribute less than 1 %. The exact one is
+float64, forward over reverse in Python, with the whole batch and all powers. The cosine is over all parameters of the
+policy, and over selection, application and magnitude separately.
 """
 
 import argparse
@@ -62,7 +62,7 @@ FAMILIES = ("selection", "application", "magnitude")
 
 
 def trained(arguments: argparse.Namespace, folder: str) -> Run:
-    """A model and its policy in the midst of training."""
+    """Return a model and its policy in the middle of training."""
     on_gpu = torch.cuda.is_available()
     config = TrainConfig(
         data=DataConfig(name=arguments.data, root=arguments.root),
@@ -143,11 +143,11 @@ def cosine(first: list[Tensor], second: list[Tensor]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="digits", help="as --data.name of madao train")
-    parser.add_argument("--root", help="as --data.root")
+    parser.add_argument("--data", default="digits", help="the data set, as --data.name of madao train")
+    parser.add_argument("--root", help="its folder, as --data.root of madao train")
     parser.add_argument("--model", default="wrn-28-2")
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--curvature", type=int, default=8, help="images whose Hessian the fast one takes")
+    parser.add_argument("--curvature", type=int, default=8, help="number of images in the Hessian of the fast gradient")
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--batches", type=int, default=20)
     parser.add_argument("--no-compile", action="store_true")

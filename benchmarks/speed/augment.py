@@ -112,9 +112,11 @@ def main() -> None:
         "--output",
         metavar="FILE",
         type=Path,
-        help="where the JSON goes; by default benchmarks/results, or nowhere if quick",
+        help="the JSON file; by default in benchmarks/results, none with --quick",
     )
-    parser.add_argument("--quick", action="store_true", help="small batches and one round, to see that it runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="small batches and one round, to check that the script works"
+    )
     arguments = parser.parse_args()
     torch.manual_seed(0)  # the peers draw from the global state
     results: dict[str, Any] = environment("torch", "torchvision", "kornia", "pillow", "madao") | {"settings": []}

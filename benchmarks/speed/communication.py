@@ -1,13 +1,13 @@
-"""What several devices tell each other: a model of an epoch's messages, with constants that are measured or given.
+"""Model the communication of several devices in an epoch, with measured or given constants.
 
     python benchmarks/speed/communication.py [--output FILE]                  # measures gloo between processes here
     python benchmarks/speed/communication.py --bandwidth 100 --latency 10     # GB/s and µs of the network you have
 
-A sum over n devices of b bytes by a ring takes 2 (n − 1) (b / n / bandwidth + latency). Every training step sums the
-gradient, 4 bytes a parameter, behind the backward pass as far as it goes. An outer step sums v, the gradient that is
-taken out (or a product for each power of the Neumann series), then a few hundred bytes: the policy's own gradient and
-the influences. So what learning adds to the messages of s training steps is 2 / s of them with the deflated solver and
-(1 + J) / s with the paper's, whatever the number of devices and the size of the model.
+A ring sums b bytes over n devices in 2 (n − 1) (b / n / bandwidth + latency). Every training step sums the gradient, 4
+bytes per parameter, as far as possible during the backward pass. An outer step sums v and one gradient of the deflated
+solver (or one product for each power of the Neumann series), then a few hundred bytes for the policy's own gradient and
+the influences. So learning adds 2 / s of the messages of s training steps with the deflated solver, and (1 + J) / s
+with the paper's, for any number of devices and any size of the model.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def _measure(rank: int, world: int, store: str, sizes: list[int], path: str) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bandwidth", type=float, help="GB/s between neighbours; by default measured")
-    parser.add_argument("--latency", type=float, default=10.0, help="µs, with --bandwidth")
+    parser.add_argument("--latency", type=float, default=10.0, help="latency in µs; requires --bandwidth")
     parser.add_argument("--every", type=int, default=30)
     parser.add_argument("--output", metavar="FILE", type=Path)
     arguments = parser.parse_args()

@@ -3,18 +3,18 @@
     python benchmarks/speed/cost.py --device cuda      # one GPU, WideResNet-28-2, bf16: a few minutes
     python benchmarks/speed/cost.py                    # CPU, WideResNet-16-2, float32: over an hour; --quick: seconds
 
-From a base point (batch 128, 32 px, J = 5) one thing is varied at a time. Measured is a call of
-`PolicyOptimizer.step` that is an outer step, with the paper's estimator and solver and without the residual's check,
-on random images. Beside it stands a plain training step of the same model and batch: forward, backward, SGD; no
-augmentation. On a GPU both are CUDA graphs. Unrolling cannot be one, so it is measured eagerly, and so is the implicit
-step it is compared with.
+From a base point (batch 128, 32 px, J = 5) one setting varies at a time. The script measures a call of
+`PolicyOptimizer.step` that takes an outer step, with the paper's estimator and solver, without measuring the residual,
+on random images. For comparison it measures a plain training step of the same model and batch: forward, backward, SGD,
+no augmentation. On a GPU both are CUDA graphs. Unrolling cannot be a graph, so it is measured eagerly, as is the
+implicit step it is compared with.
 
-Relative cost of an epoch with an outer step every s training steps: 1 + outer_seconds / (s · inner_seconds). Drawing
-and applying the policy in the training steps is not in it; `overhead.py` measures whole epochs.
+Relative cost of an epoch with an outer step every s training steps: 1 + outer_seconds / (s · inner_seconds). This
+does not include drawing and applying the policy in the training steps; `overhead.py` measures whole epochs.
 
-Memory is beyond what was there before model, policy and data: what is *reserved* at most where steps are graphs, after
-recording (the calls before it run on streams of their own, for each of which the allocator keeps memory); what is
-*allocated* at most where they are eager. None on CPUs.
+Memory is the peak minus the memory before model, policy and data. For graphs it is the peak of *reserved* memory after
+recording (the calls before it run on other streams, for each of which the allocator keeps memory). For eager steps it
+is the peak of *allocated* memory. On CPUs it is None.
 """
 
 import argparse
@@ -191,7 +191,9 @@ def main() -> None:
     parser.add_argument("--model", help="wrn-DEPTH-WIDTH; by default wrn-28-2 on a GPU, wrn-16-2 on a CPU")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--output", metavar="FILE", type=Path)
-    parser.add_argument("--quick", action="store_true", help="a tiny model and one round, to see that it runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="a tiny model and one round, to check that the script works"
+    )
     arguments = parser.parse_args()
     gpu = arguments.device != "cpu"
     name = arguments.model or ("wrn-10-1" if arguments.quick else "wrn-28-2" if gpu else "wrn-16-2")

@@ -7,7 +7,7 @@ Every contender gets the same model, batch, draw, J = 5 and α = 1e-3 and return
 policy, relaxed as in the paper, in float32, eagerly. The model has been trained for some steps first. "Exact" is the
 same series in float64. Peers are called through their own functions: betty's `neumann`, hypertorch's `fixed_point`,
 TorchOpt's `custom_root` with its Neumann solver; one that cannot be imported is named as missing in the JSON. Peak
-memory is what the call allocates beyond what was there, and is measured on GPUs only.
+memory is the memory that the call itself allocates, measured on GPUs only.
 """
 
 import argparse
@@ -270,7 +270,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--output", metavar="FILE", type=Path)
-    parser.add_argument("--quick", action="store_true", help="a tiny model and one round, to see that it runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="a tiny model and one round, to check that the script works"
+    )
     arguments = parser.parse_args()
     gpu = arguments.device != "cpu"
     depth, width, batch, training_steps = (28, 2, 128, 300) if gpu else (10, 1, 32, 60)

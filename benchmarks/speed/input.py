@@ -1,13 +1,13 @@
-"""Images per second from JPEG files to RGB squares: by decoder, by where the files lie, and by number of workers.
+"""Measure images per second from JPEG files to RGB squares, by decoder, storage and number of workers.
 
     python benchmarks/speed/input.py [--device cuda]
 
 The photographs are random pieces of scikit-learn's two, as JPEG files of quality 90. Decoders are measured in one
-thread, by its CPU time, on bytes in memory: all of Pillow (a JPEG twice as large or more at a half, a quarter, an
-eighth), Pillow for decoding and torch for scaling, torchvision and torch, and what madao takes, the faster one of each
-file. Then whole batches as training gets them, from a folder and from shards, the disk's cache warm, starting workers
-included, since every epoch does: by the clock, so for a machine that has nothing else to do, which `load_average`
-tells. With a GPU: batches that workers only read and nvJPEG decodes.
+thread, by CPU time, on bytes in memory. They are Pillow alone (which decodes a JPEG at least twice as large at a half,
+a quarter or an eighth), Pillow for decoding and torch for scaling, torchvision and torch, and madao's choice, the
+faster one for each file. Then whole batches are measured by the clock as training gets them, from a folder and from
+shards, with a warm disk cache. They include starting the workers, since every epoch does. Run it on a machine that is
+otherwise idle; `load_average` records whether it was. With a GPU: batches that workers only read and nvJPEG decodes.
 """
 
 import argparse
@@ -137,14 +137,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--workers", type=int, nargs="+", default=(0, 1, 2))
-    parser.add_argument("--images", type=int, default=512, help="of an epoch")
+    parser.add_argument("--images", type=int, default=512, help="number of images in an epoch")
     parser.add_argument(
         "--output",
         metavar="FILE",
         type=Path,
-        help="where the JSON goes; by default benchmarks/results, or nowhere if quick",
+        help="the JSON file; by default in benchmarks/results, none with --quick",
     )
-    parser.add_argument("--quick", action="store_true", help="few photographs and one round, to see that it runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="few photographs and one round, to check that the script works"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # as in a worker
     rounds = 1 if arguments.quick else arguments.rounds

@@ -1,8 +1,8 @@
-"""How the speed benchmarks measure, and what they record about where.
+"""Timing for the speed benchmarks, and the record of the machine they ran on.
 
-Contenders take turns, round after round, so that whatever else the machine does falls on all of them alike. A round's
-work is done whole inside the timed region, the device synchronised at both ends. Reported are median and quartiles
-over rounds.
+Contenders take turns, round after round, so other load on the machine affects all of them equally. The timed region of
+a round contains all of its work, and the device is synchronised at both ends. Results are median and quartiles over
+rounds.
 """
 
 import dataclasses

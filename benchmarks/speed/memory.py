@@ -1,10 +1,11 @@
-"""Where the memory of a training goes: what graphs hold, and what is in use when a step is at its largest.
+"""Show which code uses the memory of a training: in graphs, and at the peak of a step.
 
     python benchmarks/speed/memory.py [--rows "base, compiled|deflated, compiled"] [--output FILE]
 
-Rows are those of `overhead.py`. Every call before a recording, and every recording, is watched by torch's own history
-of allocations, which makes it slow: times are worth nothing here. Of each: memory held before and after, by pool; the
-most that was held and in use; and what was in use then, by the line of code that asked for it. A process a row.
+Rows are those of `overhead.py`. torch's history of allocations watches every call before a recording, and every
+recording. This is slow, so times mean nothing here. For each, the script reports memory held before and after, by
+pool; the peaks of held and used memory; and the memory used at the peak, by the line of code that allocated it. Each
+row has its own process.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from overhead import ROWS, measure, random_splits
 from madao.outer.cuda_graph import CudaGraphRunner
 
 _MIB = 2**20
-_MOST = 12  # lines of code that are told
+_MOST = 12  # lines of code to report
 
 
 def pools() -> dict[str, int]:
@@ -99,7 +100,7 @@ def row(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default="base, compiled|deflated, compiled", help="separated by |")
+    parser.add_argument("--rows", default="base, compiled|deflated, compiled", help="names of rows, separated by |")
     parser.add_argument("--model", default="wrn-28-2")
     parser.add_argument("--side", type=int, default=32)
     parser.add_argument("--batch", type=int, default=128)

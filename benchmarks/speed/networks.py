@@ -1,4 +1,4 @@
-"""The networks the hypergradient benchmarks run on."""
+"""The networks of the hypergradient benchmarks."""
 
 import torch
 from torch import Tensor, nn

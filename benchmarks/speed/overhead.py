@@ -1,14 +1,14 @@
-"""What learning the policy costs: time and peak memory of training with it, beside training without it.
+"""Measure the cost of learning the policy: time and peak memory of training with and without it.
 
     python benchmarks/speed/overhead.py [--model wrn-28-2] [--task classification] [--jobs 1] [--output FILE]
 
-Every row is the trainer of `madao train` itself, on random images of CIFAR-10's shape, batch 128, bf16, with an outer
-step every 30 inner steps from the start, and Hessians over a few images of the batch (--curvature). J=5 is as
-`madao train` has it: powers of the Hessian that make up less than 1 % of the series are left out, as measured at every
-tenth outer step; "all powers" leaves none out. An epoch is 351 steps; the first, in which code is compiled and graphs
-are recorded, does not count (--warm), its peak memory is told apart. Memory is what torch holds of the GPU, the data
-set included. The reference is the fastest of the rows without a policy. One GPU, a process a row. With --jobs rows
-compile side by side, which takes each of them longer; what counts runs when all have, one row after the other.
+Every row runs the trainer of `madao train` on random images of CIFAR-10's shape, with batch 128, bf16, an outer step
+every 30 inner steps from the start, and Hessians over a few images of the batch (--curvature). J=5 is the setting of
+`madao train`, which leaves out powers of the Hessian that contribute less than 1 % of the series, as measured at every
+tenth outer step; "all powers" leaves none out. An epoch is 351 steps. The first epoch compiles code and records graphs,
+so it does not count (--warm), and its peak memory is reported separately. Memory is what torch holds of the GPU,
+including the data set. The reference is the fastest row without a policy. One GPU, one process per row. With --jobs,
+rows compile side by side, which takes each of them longer; the timed epochs run after that, one row after the other.
 """
 
 import argparse
@@ -211,18 +211,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="wrn-28-2")
     parser.add_argument("--task", default="classification", choices=("classification", "segmentation", "moco"))
-    parser.add_argument("--queue", type=int, default=65_536, help="of moco")
-    parser.add_argument("--splits", type=int, default=1, help="of moco's batches")
+    parser.add_argument("--queue", type=int, default=65_536, help="number of keys in MoCo's queue")
+    parser.add_argument(
+        "--splits", type=int, default=1, help="parts of MoCo's batches with separate BatchNorm statistics"
+    )
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--side", type=int, default=32)
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--curvature", type=int, default=8, help="images whose Hessian is taken, where one is")
+    parser.add_argument(
+        "--curvature", type=int, default=8, help="number of images in the Hessian, for solvers that use it"
+    )
     parser.add_argument("--images", type=int, default=45_000)
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--warm", type=int, default=1, help="epochs that do not count")
+    parser.add_argument("--warm", type=int, default=1, help="number of epochs before the measurement")
     parser.add_argument("--jobs", type=int, default=1, help="rows that compile at the same time")
-    parser.add_argument("--rows", default="", help="only rows whose name contains one of these, separated by |")
+    parser.add_argument("--rows", default="", help="only rows whose name contains one of these texts, separated by |")
     parser.add_argument("--output", metavar="FILE", type=Path)
     arguments = parser.parse_args()
     if arguments.epochs <= arguments.warm:

@@ -1,7 +1,7 @@
-"""Errors that users can mend.
+"""Errors that users can fix.
 
-A message is one line: what came, what was expected and the remedy. It names settings in backticks (`data.size`,
-`batch_size=64`); the command line shows them as flags.
+A message is one line: the value found, the value expected and the remedy. It names settings in backticks
+(`data.size`, `batch_size=64`); the command line shows them as flags.
 """
 
 
@@ -22,7 +22,7 @@ class DataError(MadaoError, ValueError):
 
 
 class DatasetNotFoundError(DataError):
-    """A data set that is missing, or of which a part is missing."""
+    """A data set that is missing or incomplete."""
 
 
 class ModelError(MadaoError, ValueError):
@@ -30,10 +30,10 @@ class ModelError(MadaoError, ValueError):
 
 
 class UnknownModelError(ModelError):
-    """No model goes by this name.
+    """A model name that is unknown.
 
     Attributes:
-        name: The name that came.
+        name: The unknown name.
     """
 
     def __init__(self, name: str, hint: str = "") -> None:
@@ -45,7 +45,7 @@ class UnknownModelError(ModelError):
 
 
 class MissingPackageError(ModelError):
-    """The model is from a package that is not installed."""
+    """A model from a package that is not installed."""
 
 
 class PolicyFileError(MadaoError, ValueError):
@@ -53,7 +53,7 @@ class PolicyFileError(MadaoError, ValueError):
 
 
 class ReportError(MadaoError):
-    """Run directories that no report can be made of."""
+    """Run directories that cannot be reported on."""
 
 
 def first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Atomic files: readers, and a power cut, see the old content or the new one, never a part of it."""
+"""Atomic files: readers see the old content or the new one, never a part of it, also after a power cut."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from madao.errors import UserError
 def replacing(path: Path, concurrent: bool = False) -> Iterator[IO[bytes]]:
     """Open a temporary file beside `path`; rename it to `path` once it is written and synced.
 
-    An exception removes the temporary file and leaves `path` alone. Folders are made where they are missing.
+    An exception removes the temporary file and leaves `path` unchanged. Missing folders are created.
 
     Args:
         path: The file to replace.

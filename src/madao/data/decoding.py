@@ -1,4 +1,4 @@
-"""Decoding of image files into upright RGB squares, by the faster of two decoders."""
+"""Decoding of image files into upright RGB squares, with the faster of two decoders."""
 
 import functools
 import io

@@ -20,7 +20,7 @@ OnError = Literal["stop", "skip"]
 class LazyImages(abc.ABC):
     """Images that are decoded on demand as RGB squares: cropped to the centre, then resized.
 
-    A subclass says where the bytes are: `read`, `name` and `subset`.
+    Subclasses override `read`, `name` and `subset`, which define where the bytes are.
 
     Args:
         labels: int64 `[N]`.

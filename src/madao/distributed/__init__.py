@@ -1,4 +1,4 @@
-"""Trainings that several processes share."""
+"""Runs that several processes share."""
 
 from madao.distributed.group import ProcessGroup, Shard
 

@@ -1,4 +1,4 @@
-"""Starting the processes of a training, and letting the first one act for all."""
+"""The start of a run's processes, and actions that the first process does for all."""
 
 import atexit
 import gc
@@ -32,7 +32,7 @@ def launch(device: torch.device, devices: int, nodes: int, half: bool) -> Fabric
         half: Whether forward passes are in bfloat16.
 
     Raises:
-        UserError: There are fewer devices, or `device` names a single one.
+        UserError: There are fewer devices than asked for, or `device` names a single one.
     """
     if "LOCAL_WORLD_SIZE" in os.environ:  # torchrun knows
         devices = int(os.environ["LOCAL_WORLD_SIZE"])

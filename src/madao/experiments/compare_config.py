@@ -11,12 +11,12 @@ from madao.experiments.table import cell_path
 
 @dataclasses.dataclass(frozen=True)
 class SearchConfig:
-    """How RandAugment's magnitude is chosen: as in the paper at random, by validation error.
+    """How to choose RandAugment's magnitude: by random search on the validation error, as in the paper.
 
     Args:
-        trials: Magnitudes that are tried; 0 takes augment.magnitude.
-        seeds: Trainings of each, over whose mean validation error is chosen.
-        storage: Optuna's URL, sqlite:///FILE or postgresql://…, where several machines share a search. By default this
+        trials: Number of magnitudes to try; 0 uses augment.magnitude.
+        seeds: Trainings for each magnitude; their mean validation error decides.
+        storage: Optuna's URL, sqlite:///FILE or postgresql://…, if several machines share a search. By default this
             machine searches alone.
     """
 
@@ -34,18 +34,18 @@ class SearchConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CompareConfig:
-    """What is compared.
+    """The methods and seeds of a comparison.
 
     Args:
         methods: Names with commas between: base, uniform, randaugment, trivialaugment, autoaugment-cifar10, …,
             learned, and those of --variants. By default base, uniform, randaugment, learned and all variants.
-        variants: A YAML file of methods of your own: names, and the settings that tell them from the learned policy.
-        seeds: How many (3: seeds 0, 1 and 2), or which (0,1,7).
-        jobs: Trainings at a time. More than one pays where a single one leaves the GPU idle; the table's times are
-            then those of trainings that share it.
+        variants: A YAML file of your own methods: names, and the settings that differ from the learned policy's.
+        seeds: The number of seeds (3: seeds 0, 1 and 2), or their list (0,1,7).
+        jobs: Trainings at a time. Several are worth it if one leaves the GPU idle; the table then has the times of
+            trainings that share it.
         out: The folder; its cells are run directories METHOD/SEED. By default runs/compare-RECIPE.
         export: Also write a JSON record of these methods: seeds, settings, versions, device, curves, errors.
-        search: How RandAugment's magnitude is chosen.
+        search: How to choose RandAugment's magnitude.
     """
 
     methods: str | None = None
@@ -63,13 +63,13 @@ class CompareConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a command line asks for.
+    """A comparison as a command line describes it.
 
     Attributes:
-        chosen: Its own settings.
-        folder: Where the cells go.
-        base: The settings all cells share.
-        methods: Each one's settings.
+        chosen: The settings of the comparison.
+        folder: The folder of the runs.
+        base: The settings that all runs share.
+        methods: The settings of each method.
         seeds: The seeds.
     """
 
@@ -80,7 +80,7 @@ class Plan:
     seeds: list[int]
 
     def cell(self, method: str, seed: int, magnitude: float | None = None) -> TrainConfig:
-        """The settings of a cell; of RandAugment at a magnitude."""
+        """Return the settings of a run; for RandAugment, those at a magnitude."""
         config = self.methods[method]
         if magnitude is not None:
             config = dataclasses.replace(config, augment=dataclasses.replace(config.augment, magnitude=magnitude))

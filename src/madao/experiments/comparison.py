@@ -1,4 +1,7 @@
-"""A comparison: trains methods over seeds and keeps their table up to date."""
+"""A comparison: train each method with each seed, and update their table after every run.
+
+A *cell* of a comparison is the run of one method with one seed.
+"""
 
 import contextlib
 import json
@@ -30,10 +33,10 @@ class Comparison:
 
     Attributes:
         problems: The error of each failed cell, by its name.
-        unfinished: The reason why the search for RandAugment's magnitude has no result yet; empty where it has one.
+        unfinished: The reason why the search for RandAugment's magnitude has no result yet; empty if it has one.
 
     Raises:
-        UserError: The folder holds something else, or the record does.
+        UserError: The folder, or the file of the record, holds something else.
     """
 
     def __init__(self, plan: Plan, command: Sequence[str] = (), say: Callable[[str], object] = print) -> None:
@@ -54,9 +57,9 @@ class Comparison:
 
     @contextmanager
     def begin(self) -> Iterator[Table]:
-        """Keep other commands out of the folder and write the table as it stands.
+        """Lock the folder and write the table of the cells that are finished.
 
-        A table that cannot be written is found out before anything is trained.
+        If the table cannot be written, this fails before any training.
         """
         self.plan.folder.mkdir(parents=True, exist_ok=True)
         with lock(self.plan.folder) or contextlib.nullcontext():

@@ -1,4 +1,4 @@
-"""The folder of a comparison: what it was begun with, and whether more can be added to it."""
+"""The folder of a comparison: its settings and images, and whether a plan may add to it."""
 
 import dataclasses
 from pathlib import Path
@@ -21,7 +21,7 @@ _SHARED = "/"
 
 
 def read_folder(folder: Path) -> dict[str, Any] | None:
-    """Read how a comparison was begun: `settings`, `data` (hashes of images) and `jobs`; None where there is none."""
+    """Return `settings`, `data` (hashes of images) and `jobs` of the comparison in a folder; None if there is none."""
     try:
         return dict(yaml.safe_load((folder / FILE).read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError):
@@ -29,7 +29,7 @@ def read_folder(folder: Path) -> dict[str, Any] | None:
 
 
 def check_folder(plan: Plan) -> None:
-    """Raise if the plan cannot be carried out in its folder, before anything is trained."""
+    """Raise if the folder does not suit the plan, before any training."""
     folder, saved = plan.folder, read_folder(plan.folder)
     unjudged = {name: config for name, config in plan.methods.items() if not config.data.val_fraction}
     for name, config in unjudged.items():
@@ -56,10 +56,10 @@ def begin_folder(plan: Plan) -> str | None:
     """Write the settings and hashes of the comparison.
 
     Returns:
-        The hash of the images that cells share; None where they cannot be read.
+        The hash of the images that cells share; None if they cannot be read.
 
     Raises:
-        UserError: The images are not those that the comparison was begun with.
+        UserError: The images differ from those of the comparison.
     """
     saved = read_folder(plan.folder) or {"settings": _shared_settings(plan.base), "jobs": 0}
     before = dict(saved.get("data") or {})
@@ -112,7 +112,7 @@ def _shared_settings(base: TrainConfig) -> Plain:
 
 
 def _hash(data: DataConfig) -> str | None:
-    """Hash images, after their download; None where they cannot be read, which the cells report."""
+    """Hash images, after their download; None if they cannot be read, which each cell reports."""
     try:
         return dataset_hash(data)
     except UserError:

@@ -18,7 +18,7 @@ _GENERATED = ("digits", "shapes")
 def dataset_hash(config: DataConfig) -> str:
     """Return 16 hexadecimal digits that are the same for the same images on every machine.
 
-    Stored bytes count, because decoding and scaling differ by rounding between machines.
+    The hash is of the stored bytes, because decoding and scaling differ between machines by rounding.
 
     Raises:
         UserError: The data cannot be read.

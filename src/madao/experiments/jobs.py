@@ -1,4 +1,4 @@
-"""Trainings in processes of their own, several at a time."""
+"""Trainings in separate processes, several at a time."""
 
 import contextlib
 import dataclasses
@@ -33,7 +33,7 @@ from madao.training.trainer import Trainer
 _PATIENCE = 60.0
 """Seconds to wait for a run directory that a killed command's process is leaving, and for last checkpoints."""
 _POLL = 0.1
-"""Seconds between two looks for a signal. A signal to the group reaches the jobs too, and they take a second one
+"""Seconds between two checks for a signal. A signal to the group reaches the jobs too, and they take a second one
 within half a second for the same."""
 _LONGEST = 2000
 """Characters of a message. A pipe that nobody reads yet blocks after 64 kB."""
@@ -64,8 +64,8 @@ class Job:
 class JobPool:
     """Trains jobs. Finished ones are skipped, interrupted ones resumed.
 
-    `concurrent.futures.ProcessPoolExecutor` does not serve: it gives up every job when one process dies, for want of
-    memory say, and cannot ask a running one for its checkpoint.
+    `concurrent.futures.ProcessPoolExecutor` is not enough. It gives up all jobs when one process dies, for example
+    because it is out of memory, and it cannot ask a running job for a checkpoint.
 
     Args:
         size: Number of processes at a time.
@@ -91,8 +91,8 @@ class JobPool:
         """Train all jobs. One that fails does not stop the others.
 
         Args:
-            jobs: Each is taken when a process is free. None stands for: not before a running job has ended; where
-                none is running, the end.
+            jobs: A new job is taken when a process is free. None means to wait until a running job has ended, or to
+                end if none is running.
 
         Raises:
             Interrupted: On SIGINT or SIGTERM, once every job has written its checkpoint.
@@ -169,7 +169,7 @@ class JobPool:
 
 
 def _context() -> Any:
-    """Choose how processes begin: with torch imported, or afresh where a GPU is in use, which no fork survives."""
+    """Choose how processes start: forked with torch imported, or anew if a GPU is in use, which no fork survives."""
     if torch.cuda.is_available() or "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -214,7 +214,7 @@ def train(config: TrainConfig, name: str, size: int, channel: Connection, first:
 
 
 class _WithoutTerminal(io.TextIOWrapper):
-    """Standard output that shows no progress bars: a terminal has room for one."""
+    """Standard output without progress bars: a terminal has room for only one."""
 
     def isatty(self) -> bool:
         return False

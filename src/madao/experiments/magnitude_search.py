@@ -1,4 +1,4 @@
-"""The search for RandAugment's magnitude: a few at random, as in the paper, chosen by validation error."""
+"""The search for RandAugment's magnitude: random trials, as in the paper, compared by validation error."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ class MagnitudeSearch:
         self._untaken = iter(self.magnitudes)
 
     def next(self) -> float | None:
-        """Return the magnitude of a trial to train, or None where every trial is taken."""
+        """Return the magnitude of a trial to train, or None if every trial is taken."""
         magnitude = next((each for each in self._untaken if each not in self.errors), None)
         if magnitude is not None:
             self.write()
@@ -47,13 +47,13 @@ class MagnitudeSearch:
         self.write()
 
     def best(self) -> float | None:
-        """Return the magnitude of the lowest error, the first of equals; None until every trial has ended."""
+        """Return the magnitude of the lowest error, the first of several; None until every trial has ended."""
         if not self.errors.keys() >= {*self.magnitudes}:
             return None
         return min(self.magnitudes, key=self.errors.__getitem__)
 
     def unfinished(self) -> str:
-        """Say why there is no best magnitude yet."""
+        """Return the reason why there is no best magnitude yet."""
         return "no trial of the search for RandAugment's magnitude has ended well"
 
     def write(self) -> None:
@@ -93,7 +93,7 @@ def _draw(seed: int) -> float:
 
 
 def read_search(path: Path) -> dict[str, Any]:
-    """Read a search.json; empty where there is none."""
+    """Read a search.json; empty if there is none."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:

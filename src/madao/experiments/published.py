@@ -37,7 +37,7 @@ def record(
     Args:
         cells: The runs by method and seed.
         about: The command and its number of jobs.
-        search: The search for RandAugment's magnitude; empty where there was none.
+        search: The search for RandAugment's magnitude; empty if there was none.
         before: A record to add to. Its other cells stay and name the command that made them.
     """
     before = current_record(before) if before else {}
@@ -73,7 +73,7 @@ def is_record(content: Any) -> bool:
 
 
 def settings(run: Run) -> dict[str, Any]:
-    """Return the settings of a run by their dotted names, without those that say where and how it ran."""
+    """Return the settings of a run by their dotted names, without those on where and how it ran."""
     return {key: _without_path(value) for key, value in dotted(run.config).items() if key not in _LEFT_OUT}
 
 
@@ -89,7 +89,7 @@ def without_paths(command: Sequence[str]) -> str:
 
 
 def _cell(run: Run, whole_course: bool) -> dict[str, Any]:
-    """Return the entry of a run, with the whole course of its policy or only its end."""
+    """Return the entry of a run, with its policy over the whole training or only at the end."""
     measured = [i for i, error in enumerate(run.metrics.get("validation_error", ())) if error is not None]
     measured = measured or [*range(len(run.metrics.get("epoch", ())))]  # without validation images
     content: dict[str, Any] = {
@@ -162,7 +162,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _dumps(about: Mapping[str, Any], cells: Mapping[str, Mapping[str, Any]]) -> str:
-    """Write each cell on a line of its own, for small diffs, and common settings once."""
+    """Write each cell on one line, for small diffs, and common settings once."""
     common = _common([cell["settings"] for cell in cells.values()])
     head = ",\n".join(f"{json.dumps(key)}: {_one(value)}" for key, value in {**about, "settings": common}.items())
     short = {

@@ -15,7 +15,7 @@ _ATTEMPTS = 5
 _PAUSE = 1.0
 """Seconds between two attempts to use a storage that others lock."""
 _PERMANENT = ("ArgumentError", "NoSuchModuleError")
-"""Errors of sqlalchemy, Optuna's database library, that waiting does not mend."""
+"""Errors of sqlalchemy, Optuna's database library, that waiting does not fix."""
 
 
 class SharedSearch(MagnitudeSearch):
@@ -43,7 +43,7 @@ class SharedSearch(MagnitudeSearch):
         self._taken: set[int] = set()
 
     def next(self) -> float | None:
-        """Take a trial that this command began earlier, or one that nobody has begun."""
+        """Return a trial that this command began earlier, or one that no command has begun."""
         begun = [number for number in self._numbers(self._states.RUNNING) if number in self._own - self._taken]
         number = begun[0] if begun else self._ask()
         if number is None:
@@ -84,7 +84,7 @@ class SharedSearch(MagnitudeSearch):
         return self.magnitudes[min(known, key=lambda number: (known[number], number))]
 
     def unfinished(self) -> str:
-        """Say which trials other commands have begun and not ended, and how to give them up."""
+        """Return which trials other commands have begun and not ended, and how to give them up."""
         elsewhere = [number for number in self._numbers(self._states.RUNNING) if number not in self._own]
         if not elsewhere:
             return super().unfinished()
@@ -124,7 +124,7 @@ class SharedSearch(MagnitudeSearch):
 
 
 def study_name(config: TrainConfig, seeds: int, data: str | None) -> str:
-    """Name a study, so that searches share it only where settings, seeds and images are the same.
+    """Name a study, so that searches share it only if settings, seeds and images are the same.
 
     Args:
         config: The settings of RandAugment's runs.

@@ -16,14 +16,14 @@ from madao.report.compare import Difference, Interval, difference, in_percent, i
 from madao.report.run import Run, read_run
 
 REFERENCES = ("base", "uniform", "randaugment")
-"""Methods that all others are compared with: no operation, uniform choice, one strength for all."""
+"""Methods that all others are compared with: base augmentation, the uniform policy and RandAugment."""
 SEARCH = "search.json"
 TUNED = "randaugment"
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A method.
+    """The row of a method.
 
     Attributes:
         method: Its name.
@@ -32,7 +32,7 @@ class Row:
         error: The mean error with its interval; None without a finished cell.
         differences: The paired difference to each of `REFERENCES`; None to itself and without a common seed.
         minutes: Time of training without evaluation, the mean over seeds.
-        memory: Peak memory in MiB, the largest over seeds; None where it was not measured.
+        memory: Peak memory in MiB, the largest over seeds; None if it was not measured.
     """
 
     method: str
@@ -112,7 +112,7 @@ def read_cells(folder: Path, methods: Sequence[str] | None = None) -> dict[str, 
 def tabulate(
     cells: Mapping[str, Mapping[int, Run]], wanted: Mapping[str, Sequence[int]], magnitude: float | None = None
 ) -> Table:
-    """Compute the table.
+    """Return the table of the cells.
 
     Args:
         cells: The finished cells.

@@ -1,4 +1,4 @@
-"""The features of an image and the probabilities that follow from them, with Pillow only.
+"""The features of an image, and the probabilities that a policy computes from them, with Pillow only.
 
 The file that `madao export --to python` writes for a policy that depends on the image contains these functions, so each
 must be readable alone.

@@ -14,7 +14,7 @@ class Target:
 
     Attributes:
         file: Default name of the file.
-        needs: Packages that the file needs.
+        needs: Packages that the file imports.
         write: Returns the file's text from a policy and the file's module name.
         usage: Two lines that use the file, with `{module}` for its name.
         labels: Whether its transforms take labels, which policies with classes need.

@@ -2,7 +2,7 @@
 
 Draws have the distribution of `FrozenPolicy`. In each stage, independently: operation ~ Categorical(selection), applied
 ~ Bernoulli(application), its magnitude, a fair sign. Random numbers are an argument, so each target can take them from
-the source that its library's users expect.
+its library's usual source.
 """
 
 import itertools
@@ -243,7 +243,7 @@ class ImageAugmenter:
         return boxes
 
     def check_moves(self) -> None:
-        """Raise where masks, boxes and points cannot move along with an operation that may be drawn."""
+        """Raise if masks, boxes and points cannot move along with an operation that may be drawn."""
         # Check the whole policy, not the draw: the error comes with the first image, not after an hour.
         targets.check_moves(self.drawn)
 

@@ -22,8 +22,8 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
     """A transform that augments a sample: the image, and with it masks, boxes and key points.
 
     Images are PIL images of mode L or RGB, or tensors `[..., C, H, W]`, C of 1 or 3, uint8 or float in [0, 1], plain or
-    `tv_tensors.Image`. Type, shape and dtype are kept. Each image of a batch has its own draw; masks of a batch begin
-    with its dimensions. All frames of a `Video` share one draw, and so do several images of one sample.
+    `tv_tensors.Image`. Type, shape and dtype do not change. Each image of a batch has its own draw; masks of a batch
+    begin with its dimensions. All frames of a `Video` share one draw, as do all images of one sample.
 
     Masks (nearest neighbour, 0 outside), bounding boxes (all formats, clipped by their `clamping_mode`) and key points
     (in pixels from edge to edge, as in torchvision's `rotate` and `affine`) move along.

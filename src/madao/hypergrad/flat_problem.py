@@ -215,7 +215,7 @@ class FlatProblem:
         Args:
             terms: The terms of the loss.
             second_order: How gradients are computed.
-            direct: Whether the gradient in the inputs is wanted. It is None where it is not, or where there is none.
+            direct: Whether to compute the gradient in the inputs. It is None otherwise, or if it does not exist.
         """
         params, inputs = self.params, self.inputs
         value = torch.zeros((), device=params[0].device)

@@ -46,7 +46,7 @@ class PendingHypergradient:
 
     Attributes:
         grads: The gradient, flat.
-        solution: q, flat; None for `Unrolled`, and if it was not kept.
+        solution: q, flat; None for `Unrolled`, and without `keep`.
         carry: `Solution.carry`, for `Solver.update`.
         numbers: g, ‖v‖, ‖∂g/∂φ‖, ‖q‖ and the residual (NaN if there is none), then the solver's norms; float64.
         solved: Whether q exists.
@@ -97,7 +97,7 @@ def hypergradient(
             `FiniteDifference` or `Traced`.
         estimator: How q becomes a gradient in φ: `Relaxed` (the default) or `Influence`.
         check: Whether one more product is spent to measure the residual ‖v − H q‖ / ‖v‖. `Deflated` has no residual;
-            `GaussNewton` always knows that of its own, damped system.
+            `GaussNewton` always reports the residual of its damped system.
         state: The `state` of the result before, for a solver that remembers. It is overwritten.
     """
     solver = Neumann() if solver is None else solver
@@ -123,7 +123,7 @@ def pending_hypergradient(
 ) -> PendingHypergradient:
     """Return the hypergradient without waiting for its numbers, so that a CUDA graph can hold the computation.
 
-    `ConjugateGradient`, `Nystrom` and `Unrolled` wait all the same. The state is read and not updated.
+    `ConjugateGradient`, `Nystrom` and `Unrolled` wait nevertheless. The state is read and not updated.
 
     Args:
         problem: As for `hypergradient`.

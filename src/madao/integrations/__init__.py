@@ -1,6 +1,6 @@
 """Policies that learn inside the trainers of other libraries.
 
-Each module needs the library that it is named after. Import it by its full name: `madao.integrations.lightning` or
+Each module imports the library in its name. Import it by its full name: `madao.integrations.lightning` or
 `madao.integrations.transformers`.
 """
 

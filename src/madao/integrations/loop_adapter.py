@@ -1,4 +1,4 @@
-"""The part of a policy's learning that every trainer shares: augmenting batches, and acting after optimizer steps."""
+"""The part that all integrations share: augmented batches, and outer steps between optimizer steps."""
 
 import dataclasses
 import inspect
@@ -20,8 +20,8 @@ class LoopAdapter:
     """A `PolicyOptimizer` that the training loop of another library feeds.
 
     Call `start` first, then `augment` and `keep` for each batch, and `step` after each optimizer step. Several
-    processes make the same calls, each with its own images. Every process draws for the images of all and uses the
-    draws of its own images, so that all processes have the same policy.
+    processes make the same calls, each with its own images. Every process draws for the images of all processes
+    and uses the draws for its own, so that all processes have the same policy.
 
     Args:
         policy: The policy that learns.
@@ -123,13 +123,13 @@ class LoopAdapter:
         return replaced(batch, self.images, augmented)
 
     def keep(self) -> None:
-        """Count the last augmented batch among those of the coming optimizer step."""
+        """Add the last augmented batch to those of the next optimizer step."""
         if self._seen is not None:
             self._kept.append(self._seen)
             self._seen = None
 
     def step(self, validation: Callable[[], Iterable[Any]]) -> OuterStep | None:
-        """Count an optimizer step, and update the policy if it is time to.
+        """Count an optimizer step, and update the policy if an outer step is due.
 
         Args:
             validation: Returns the validation loader of the trainer. Called when the loader is first needed.
@@ -167,7 +167,7 @@ class LoopAdapter:
         return {f"policy/{name}": value for name, value in values.items() if math.isfinite(value)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of policy and optimizer and the kept training images. Every process must call this."""
+        """Return the states of policy and optimizer, and the stored training images. Every process must call this."""
         if self._saved is not None:
             return self._saved
         if self.outer is None:

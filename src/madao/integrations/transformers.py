@@ -166,7 +166,7 @@ class PolicyTrainer(Trainer):
         super().log({**logs, **self._latest} if "loss" in logs else logs, *arguments, **keywords)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Save the policy before the rest, so that a checkpoint that looks complete has its policy."""
+        """Save the policy before the rest, so that every complete checkpoint has its policy."""
         content = self._learner.state_dict()  # a collective call
         if self.args.should_save:
             folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"

@@ -1,4 +1,4 @@
-"""Apply another operation to each image of a batch.
+"""Apply a different operation to each image of a batch.
 
 `grouped` is the reference in plain PyTorch; the Triton kernels have to agree with it.
 """

@@ -4,8 +4,8 @@ A geometric operation is one affine map. Its matrix (`Operation.matrix`) gives t
 pixel reads. A mask is read through the matrix; a point is moved by its inverse.
 
 Points and boxes are in pixels from edge to edge: the image spans 0..width and 0..height, and the centre of pixel i lies
-at i + 0.5. Move masks through several operations one by one: what one operation pushes over the edge is lost, in the
-image and in the mask.
+at i + 0.5. Move masks through several operations one by one: pixels that one operation pushes over the edge are lost,
+in the image and in the mask.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""How outer steps are computed."""
+"""Options for the computation of outer steps."""
 
 import dataclasses
 
@@ -10,11 +10,11 @@ from madao.hypergrad.autodiff.products import SecondOrder
 
 @dataclasses.dataclass(frozen=True)
 class ComputeOptions:
-    """How an outer step is computed: from how many examples, in passes of which size, and by which derivatives.
+    """Options of an outer step: the number of examples, the size of passes, and the kind of derivatives.
 
     Attributes:
         draws: Draws of the policy for each training image, for the baseline `SameExample`.
-        microbatch: The largest number of examples in one pass, to save memory; None for all. Results change where the
+        microbatch: The largest number of examples in one pass, to save memory; None for all. Results change if the
             examples of a batch depend on each other, as under BatchNorm in training mode.
         curvature_batch: Training examples from which curvature is taken; None for all.
         pathwise_batch: Training examples whose derivative in the magnitudes is taken; None for all. The others are only
@@ -25,8 +25,8 @@ class ComputeOptions:
             the other images; `"train"`, the mode of inner steps, is the choice of the paper's authors.
         outer_mode: The mode of the model in the validation loss. `"eval"` is the authors' choice.
         hvp: How second derivatives are taken. By default `ForwardOverReverse()`.
-        check_every: The residual of the linear system is measured in one of so many outer steps; 0 for never. The same
-            measurement tells `Neumann(tolerance=…)` which powers of the Hessian it may leave out until the next one.
+        check_every: Outer steps from one measurement of the linear system's residual to the next; 0 for none. From the
+            same measurement `Neumann(tolerance=…)` decides which powers of the Hessian to leave out until the next.
 
     Example:
         >>> ComputeOptions(microbatch=64, pathwise_batch=32).microbatch

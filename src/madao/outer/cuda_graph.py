@@ -1,4 +1,4 @@
-"""CUDA graphs: functions of tensors that are recorded once and replayed by one launch in place of hundreds."""
+"""CUDA graphs: functions of tensors that are recorded once, and then replayed by one launch instead of hundreds."""
 
 import contextlib
 import dataclasses
@@ -80,20 +80,20 @@ class GraphPool:
 
 
 class CudaGraphRunner(Generic[Result]):
-    """Runs `function(key, tensors)` as a CUDA graph, for functions whose bottleneck is the host.
+    """A runner of `function(key, tensors)` as a CUDA graph, for functions whose bottleneck is the host.
 
-    A graph requires static shapes and a host that never waits for the device. There is one graph for each key and each
-    set of shapes. The arguments are copied to the same tensors at every call. The result is in the same tensors at
+    A graph requires static shapes and a host that never waits for the device. Each key and each set of shapes has
+    its own graph. The arguments are copied to the same tensors at every call. The result is in the same tensors at
     every call, and the next call overwrites it. Once a recording has failed, every call runs without graphs.
 
     Args:
-        function: The function to record. It depends on nothing that changes but its key and its tensors.
+        function: The function to record. Only its key and its tensors may change from call to call.
         name: A plural for messages, such as "training steps".
         random: The modules whose random numbers the function draws.
         say: Called with one line if a recording fails.
         memory: The memory that the graphs share with other runners. By default each runner has its own.
-        otherwise: The same function for calls without graphs. By default `function`; its errors before the recording
-            then are not caught.
+        otherwise: The same function for calls without graphs. By default `function`, whose errors before the recording
+            are then not caught.
         before: Calls before a graph is recorded. They create the states of optimizers, compiled code and the plans of
             kernels.
     """

@@ -38,7 +38,7 @@ def validation_examples(images: Tensor, targets: Tensor, transform: Callable[[Te
 class ExampleLosses:
     """The losses `[B]` of examples, as a `SplitLoss`: `losses(params, (inputs, targets))`.
 
-    Two instances with the same losses, model, mode and autocast are equal: traced code serves both.
+    Two instances with the same losses, model, mode and autocast are equal, so they share traced code.
 
     Args:
         losses: `losses(outputs, targets)`, one value an example.

@@ -1,4 +1,4 @@
-"""Whether two ways to compute a gradient agree, up to rounding."""
+"""Checks that two ways to compute a gradient agree, up to rounding."""
 
 from collections.abc import Callable
 
@@ -62,11 +62,11 @@ def disagreement(found: Vector, reference: Callable[[], Vector], model: nn.Modul
     """Return the relative difference between a gradient and the reference, or None if rounding explains it.
 
     Second derivatives of a deep network with BatchNorm in training mode are sensitive to rounding: an untrained
-    ResNet-50 of torchvision has them to two or three per cent in float32.
+    ResNet-50 of torchvision computes them to two or three per cent in float32.
 
     Args:
         found: The gradient.
-        reference: Computes the gradient as it should be, at the current weights.
+        reference: Computes the correct gradient at the current weights.
         model: The model with these weights. They are changed for a moment if the difference is large.
     """
     expected = reference()

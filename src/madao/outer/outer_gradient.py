@@ -14,8 +14,8 @@ from madao.outer.problem_builder import ProblemBuilder
 class OuterGradient:
     """The hypergradient of an outer step.
 
-    Nothing that changes affects it but its arguments, the weights of the model, and the parameters and the random state
-    of the policy.
+    It depends on its arguments, the weights of the model, and the parameters and random state of the policy, and on
+    nothing else that changes.
 
     Attributes:
         builder: The builder of the problem.
@@ -40,7 +40,7 @@ class OuterGradient:
     def for_comparison(self, count: int) -> "OuterGradient":
         """Return the gradient with which two kinds of second derivatives are compared, on `count` images.
 
-        It is in single precision, and some of the images are only scored if a larger batch would have such images.
+        It is in single precision. Some of the images are only scored, if a larger batch would have such images.
         """
         compute = dataclasses.replace(self.builder.compute, autocast=None)
         if compute.pathwise_batch is not None:

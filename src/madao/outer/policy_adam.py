@@ -16,9 +16,9 @@ class PolicyAdam(torch.optim.Adam):
     square. So a parameter moves in proportion to the evidence, by 1 / λ if that is perfect. Without evidence it
     fluctuates around φ₀ with a deviation of √(η / 2λ), however long training lasts.
 
-    Without decay, every slight preference ends in a policy of few operations. The gradient is linear in the selection
-    probabilities, so it cannot see the value of variety. Unlike those of RMSprop, the first steps are no longer than
-    the others.
+    Without decay, every slight preference grows into a policy of few operations. The gradient is linear in the
+    selection probabilities, so it cannot see the value of variety. Unlike with RMSprop, the first steps are no longer
+    than the others.
 
     Args:
         parameters: The parameters of the policy.

@@ -44,16 +44,16 @@ class PolicyOptimizer:
     """An optimizer that learns a policy while a model trains. Call `step` after each step of the model's optimizer.
 
     At every `every`-th call it draws from the policy for the training batch, estimates the gradient of the validation
-    loss through the trained weights, and updates the policy. The model does not change: neither its weights, gradients,
-    modes and running statistics nor the random state of torch.
+    loss through the trained weights, and updates the policy. The weights, gradients, modes and running statistics
+    of the model do not change, nor does the random state of torch.
 
     Args:
         policy: The policy that learns.
         model: The model that is trained. Compiled and data-parallel models are unwrapped.
         loss: `loss(outputs, targets)`: a function with a parameter `reduction`, such as those of
-            `torch.nn.functional`; a module with an attribute `reduction`; or a function that returns one value an
-            example. Its mean over examples counts, even if class weights or `ignore_index` make the training loss
-            another average.
+            `torch.nn.functional`; a module with an attribute `reduction`; or a function that returns one value per
+            example. `PolicyOptimizer` uses the mean over examples, even if class weights or `ignore_index` make the
+            training loss another average.
         every: Inner steps from one outer step to the next, s of the paper.
         warmup: Calls at the start during which the policy does not change.
         optimizer: The optimizer of the policy's parameters. By default RMSprop with learning rate 1e-2, as in the
@@ -64,20 +64,20 @@ class PolicyOptimizer:
             Hessian and remembers training gradients; `Neumann(steps=5, scale=1e-3)` is the paper's.
         estimator: The estimator of the gradient in the policy's parameters. By default `Influence(LeaveOneOut())`;
             `Relaxed()` is the paper's, and the only one for `Unrolled`.
-        weight_decay: The weight decay of the model's optimizer, if it shall count as part of the training loss.
+        weight_decay: The weight decay of the model's optimizer, to include it in the training loss; 0 otherwise.
         clip: The largest norm of the policy's gradient; a longer one is scaled down.
         seed: The seed of dropout in outer steps.
         views: Draws of the policy for each image. The model sees the image under the first draw.
         soft_targets: `soft_targets(policy, targets, draws)`, for targets that depend on the draws, such as masks. It
             returns floating-point targets, with a gradient to the policy if they have one. `draws` has one `Draw` for
             each view, or is None for images that are not augmented. Validation targets go to the loss unchanged.
-        compute: How outer steps are computed: microbatches, mixed precision, draws for each image and more.
+        compute: Options of outer steps: microbatches, mixed precision, draws for each image and more.
 
     Attributes:
         calls: Inner steps so far.
         updates: Outer steps that updated the policy.
         skipped: Outer steps whose gradient was unusable.
-        sign: Maps the number of an update to the factor of its gradient; −1 climbs, for controls.
+        sign: Maps the number of an update to the factor of its gradient. −1 raises the validation loss, for controls.
 
     Example:
         >>> policy, model = madao.Policy(), nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
@@ -163,9 +163,9 @@ class PolicyOptimizer:
         return self.calls >= self.warmup and (self.calls + 1) % self.every == 0
 
     def tick(self) -> bool:
-        """Count an inner step, and return whether it is time for an outer step: for a call of `update`.
+        """Count an inner step, and return whether an outer step is due: a call of `update`.
 
-        Loops that prepare images for outer steps call `tick` and `update` in place of `step`.
+        Loops that prepare images for outer steps call `tick` and `update` instead of `step`.
         """
         due = self.due()
         self.calls += 1
@@ -177,7 +177,7 @@ class PolicyOptimizer:
         validation: Batch | Iterable[Batch],
         train_transform: Callable[..., Tensor] | None = None,
     ) -> OuterStep | None:
-        """Count an inner step, and update the policy if it is time to.
+        """Count an inner step, and update the policy if an outer step is due.
 
         Args:
             train_batch: Images in [0, 1] or uint8, before the policy; targets, which are class numbers if the policy
@@ -188,7 +188,7 @@ class PolicyOptimizer:
                 such as the places of Cutout.
 
         Returns:
-            The outer step, or None if it was not time for one.
+            The outer step, or None if none was due.
         """
         return self.update(train_batch, validation, train_transform) if self.tick() else None
 
@@ -251,7 +251,7 @@ class PolicyOptimizer:
             say: Called with one line if recording fails.
             compile: Whether the traced code is compiled.
             memory: The memory that the graphs share with others.
-            compare: Whether the traced gradient is compared with the reference. Only measurements go without.
+            compare: Whether the traced gradient is compared with the reference. Only measurements skip this.
         """
         recorded = recorded_gradient(self.reference, say, compile, memory, compare)
         if recorded is not None:

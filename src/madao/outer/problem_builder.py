@@ -33,9 +33,9 @@ class ProblemBuilder:
         estimator: The estimator. Its class attributes say what it needs of the problem.
         transform: The function between policy and model, for images of both kinds.
         weight_decay: λ of λ/2 ‖θ‖² in the training loss.
-        views: Draws of the policy for each image, all of which one example is made of.
+        views: Draws of the policy for each image. An example consists of all of its views.
         soft_targets: Targets that depend on the draws; see `PolicyOptimizer`.
-        compute: How the step is computed.
+        compute: Options of the outer step.
         ranks: The processes.
     """
 

@@ -18,7 +18,7 @@ class TracedGradient:
     Args:
         reference: The hypergradient without tracing.
         compile: Whether the traced code is compiled.
-        compare: Whether it is compared at all.
+        compare: Whether to compare them.
     """
 
     def __init__(self, reference: OuterGradient, compile: bool, compare: bool) -> None:
@@ -42,8 +42,8 @@ def recorded_gradient(
     """Return the hypergradient as CUDA graphs; arguments as of `PolicyOptimizer.record`.
 
     Returns:
-        None where graphs cannot help: for several processes, and for microbatches if the solver multiplies by a Hessian
-        again and again. A graph would hold the memory of all microbatches at the same time.
+        None if graphs cannot help: with several processes, and with microbatches if the solver multiplies by a Hessian
+        repeatedly. A graph would hold the memory of all microbatches at the same time.
     """
     builder = reference.builder
     if builder.ranks.world > 1 or (builder.compute.microbatch is not None and not builder.solver.capturable):

@@ -21,12 +21,12 @@ class AugmentationPolicy(SeededModule, abc.ABC):
     In training mode `policy(images)` is `policy.augment(images, policy.sample(images))`. In evaluation mode
     (`policy.eval()`) it returns the images unchanged; `sample` and `augment` work in both modes.
 
-    Images are `[B, C, H, W]`, C of 1 or 3, uint8 or float in [0, 1], on any device. Shape and dtype are kept. Draws
-    come from the policy's own random numbers unless a generator is given.
+    Images are `[B, C, H, W]`, C of 1 or 3, uint8 or float in [0, 1], on any device. Shape and dtype do not change.
+    Draws come from the policy's own random numbers unless a generator is given.
 
     Attributes:
         classes: Names of the classes, in the order of labels, if the policy draws by class; empty otherwise.
-        uses_image: Whether the policy draws by what an image shows.
+        uses_image: Whether the draws depend on the content of the image.
     """
 
     classes: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class AugmentationPolicy(SeededModule, abc.ABC):
         return self.augment_checked(images, draw)
 
     def augment_checked(self, images: Tensor, draw: Draw) -> Tensor:
-        """Do what `augment` does, for images that `check_images` has seen."""
+        """Augment images that `check_images` has already checked."""
         if len(draw) != len(images):
             raise ValueError(f"the draw is for {len(draw)} images, but there are {len(images)}")
         check_strengths(draw.magnitude, draw.sign, images)

@@ -198,7 +198,7 @@ class BaseAugmentation(SeededModule):
         return self.policy.sample(images, generator, condition=self.policy.condition(images, labels), **settings)
 
     def augment_checked(self, images: Tensor, draw: BaseDraw) -> Tensor:
-        """Do what `augment` does, for images that `check_images` has seen."""
+        """Augment images that `check_images` has already checked."""
         if len(draw.top) != len(images):
             raise ValueError(f"the draw is for {len(draw.top)} images, but there are {len(images)}")
         if (draw.inner is None) != (self.policy is None):
@@ -245,7 +245,7 @@ class BaseAugmentation(SeededModule):
         return cut_out(self.normalise(images), hole_y, hole_x, self.cutout)
 
     def centre(self, images: Tensor) -> Tensor:
-        """Crop the centre of `size` pixels from images that are not augmented; a smaller side is kept whole."""
+        """Crop the centre of `size` pixels from images that are not augmented; a smaller side stays as it is."""
         height, width = (side if self.size is None else min(self.size, side) for side in images.shape[2:])
         top, left = (images.shape[2] - height) // 2, (images.shape[3] - width) // 2
         return images[:, :, top : top + height, left : left + width]

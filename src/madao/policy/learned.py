@@ -29,10 +29,10 @@ class Policy(AugmentationPolicy):
 
     Each image draws in each stage, independently: operation i ~ Categorical(π), applied with probability p_i, at
     magnitude μ_i, with a fair sign. π = softmax(`selection_logits`), p = sigmoid(`application_logits`) and
-    μ = sigmoid(`magnitude_logits`). Images are always those of such a hard draw, in training and in use. With a
+    μ = sigmoid(`magnitude_logits`). Images always come from such a hard draw, in training and in use. With a
     magnitude jitter v, which the paper does not have, the magnitude of a draw is μ_i (1 − v U), U uniform in [0, 1).
 
-    There are two ways to a gradient. `sample(relaxed=True)` returns a draw with the paper's relaxed derivatives:
+    Two methods give a gradient. `sample(relaxed=True)` returns a draw with the paper's relaxed derivatives:
     Gumbel-softmax through u_i / stop_gradient(u_i), a relaxed Bernoulli, and the operation's own derivative in the
     magnitude. `effect_log_prob(draw)` serves score-function estimators. `policy(images)` uses neither, so the
     training loss has no gradient to the policy.
@@ -159,9 +159,9 @@ class Policy(AugmentationPolicy):
         return (log_selection + F.logsigmoid(torch.where(draw.applied, gate, -gate))).sum(0)
 
     def effect_log_prob(self, draw: Draw, condition: Tensor | None = None) -> Tensor:
-        """Return log P of what happens to each image, `[B]`, for score-function estimators.
+        """Return log P of the visible effect of a draw on each image, `[B]`, for score-function estimators.
 
-        This is Σ_k log(π_i p_i) where operation i is applied, and log Σ_i π_i (1 − p_i) where none is. The image does
+        This is Σ_k log(π_i p_i) if operation i is applied, and log Σ_i π_i (1 − p_i) if none is. The image does
         not depend on which operation was drawn and skipped, so the score of that choice would only add noise.
         """
         tables = self._tables(condition, len(draw))

@@ -1,4 +1,4 @@
-"""The numbers a batch is drawn by, and constants that stay on their device."""
+"""The probabilities and magnitudes from which a batch is drawn, and constants that stay on their device."""
 
 import dataclasses
 import functools

@@ -133,7 +133,7 @@ def difference(values: Mapping[Any, float], reference: Mapping[Any, float]) -> D
 
 
 def in_percent(found: Interval | None, signed: bool = False) -> str:
-    """Format a mean with its interval, of fractions, in percent; a dash where there is none."""
+    """Format a mean with its interval, of fractions, in percent; a dash if there is none."""
     if found is None:
         return "–"
     mean = f"{100 * found.mean:{'+' if signed else ''}.2f}".replace("-", "−")
@@ -269,7 +269,7 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 
 
 def _differences(settings: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return the settings in which several runs differ, without those that the page shows anyway."""
+    """Return the settings in which several runs differ, except settings that the page shows anyway."""
     keys = list(dict.fromkeys(itertools.chain(*settings)))
     shown = (*_IRRELEVANT, "epochs", "data.name", "data.shift", "model.name", "data_key")
     differing = [key for key in keys if key not in shown and len({json.dumps(each.get(key)) for each in settings}) > 1]

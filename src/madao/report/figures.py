@@ -1,7 +1,7 @@
 """Charts as PNG and SVG files, for papers and slides.
 
-The page draws the same `Chart`s by chart.js: there they show values under the pointer, hide series, fit a phone and
-follow dark mode, which no embedded SVG does.
+On the page, chart.js draws the same `Chart`s. There they show values under the pointer, hide series, fit a phone and
+follow dark mode, which an embedded SVG cannot do.
 """
 
 import math

@@ -27,7 +27,7 @@ def figures(found: Iterable[Chart], prefix: str, charts: dict[str, Chart]) -> st
 
     Args:
         found: The charts.
-        prefix: Stands before their keys, so that several runs fit into one page.
+        prefix: The prefix of their keys, so that several runs fit into one page.
         charts: Collects the charts by the name of their place.
     """
     texts = []

@@ -52,8 +52,8 @@ class Run:
         policy: The latest policy, if the method has one.
         result: The result; empty before the end of the run.
         environment: Versions, device and model.
-        data_key: Tells its images from other data: classes, mean, deviation and number of validation images.
-        samples: A few training images, uint8 `[n, C, H, W]`, if it kept any.
+        data_key: Identifies its images: classes, mean, deviation and number of validation images.
+        samples: A few training images, uint8 `[n, C, H, W]`, if it stored any.
         labels: The class of each sample.
         missing: Messages about files that could not be read.
     """

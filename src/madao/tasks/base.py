@@ -100,7 +100,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def num_errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the number of wrong examples in a training batch, which may count fractions of an example."""
+        """Return the number of wrong examples in a training batch. It may include fractions of an example."""
 
     @abc.abstractmethod
     def measure(self) -> Metric:

@@ -1,4 +1,4 @@
-"""The k-nearest-neighbour error of features, a metric that trains nothing on them."""
+"""The k-nearest-neighbour error of features, a metric that needs no training."""
 
 import torch
 import torch.nn.functional as F

@@ -31,8 +31,8 @@ class MoCo(Task):
     In outer steps, keys and queue do not depend on the weights, so the implicit gradient goes through the query encoder
     only. The policy is differentiated through both views. Labels are used only for the k-nearest-neighbour error.
 
-    With BatchNorm, a query could be matched to its key by common batch statistics. Therefore keys are computed in
-    another order than queries. Of several processes, process r computes the keys r, r + world, … of the whole batch.
+    With BatchNorm, a model could match a query to its key by their common batch statistics. Therefore keys are computed
+    in another order than queries. Of several processes, process r computes the keys r, r + world, … of the whole batch.
     With `SplitBatchNorm`, the order of keys is transposed. The order of a batch is random in any case.
 
     Args:

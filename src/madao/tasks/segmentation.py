@@ -18,7 +18,7 @@ class Segmentation(Task):
     Geometric operations move the mask with the image, to the nearest pixel. Tone operations and Cutout do not change
     it. The forward value is always such a hard mask. Its derivative with respect to the magnitudes is the derivative of
     a mask that is read bilinearly, class by class (straight-through). Without it, operations would seem to move the
-    image away from its mask.
+    image and leave the mask behind.
 
     Args:
         classes: Number of classes.

@@ -10,7 +10,7 @@ from torch import nn
 class WeightAverage:
     """An exponential average: θ̄ ← d θ̄ + (1 − d) θ after each step, with d = min(decay, (1 + t) / (10 + t)).
 
-    The rising d lets early steps fade soon. Buffers that are not floating point, such as counters, are copied.
+    d rises so that early steps are soon forgotten. Buffers that are not floating point, such as counters, are copied.
 
     Args:
         model: The model to average.
@@ -42,6 +42,6 @@ class WeightAverage:
         return {"steps": self.steps, "module": self.module.state_dict()}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
         self.steps = int(state["steps"])  # type: ignore[call-overload]
         self.module.load_state_dict(state["module"])  # type: ignore[arg-type]

@@ -38,7 +38,7 @@ def evaluate_images(
         task: The task.
         base_augmentation: Centres and normalises images.
         autocast: The half-precision dtype of forward passes, if any.
-        ranks: The processes that share the images; the result is of all of them.
+        ranks: The processes that share the images. The result covers all of them.
         batch_size: Images of one pass.
         workers: Processes that read images that are not in memory.
     """
@@ -70,14 +70,14 @@ def evaluate(
     metric: Metric | None = None,
     known: Callable[[], Iterable[tuple[Tensor, Tensor]]] | None = None,
 ) -> EvalResult:
-    """Measure a model on batches. The model is in evaluation mode meanwhile.
+    """Measure a model on batches. The model is in evaluation mode during this.
 
     Args:
         model: The model.
         batches: uint8 images and targets, on the model's device.
         base_augmentation: Centres and normalises images.
         autocast: The half-precision dtype of forward passes, if any.
-        ranks: The processes that have a part of the batches each; the result is of all of them.
+        ranks: The processes, each with a part of the batches. The result covers all of them.
         metric: The metric. By default that of classification.
         known: Returns batches of training images, for metrics that compare with them.
     """

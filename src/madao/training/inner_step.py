@@ -23,7 +23,7 @@ class InnerResult:
         targets: The targets before the policy.
         draw: The draw of base augmentation.
         loss: The mean loss of the batch, or the part of it from this process's images.
-        num_errors: The number of images that the model has wrong.
+        num_errors: The errors of the batch, as `Task.num_errors` counts them.
     """
 
     cropped: Tensor
@@ -34,18 +34,18 @@ class InnerResult:
 
 
 class InnerStep:
-    """One step of the weights.
+    """A training step of the weights.
 
     Args:
         model: The model, called as `model(inputs)`.
         task: The task.
-        backward: Takes the loss back through the model.
+        backward: Called with the loss, for the backward pass.
         optimizer: The optimizer of the weights. The caller sets its learning rate.
         base_augmentation: Crop, flip, normalise and Cutout.
         policy: The policy between flip and normalise, if any.
         accumulate: The number of parts in which a batch passes through the model.
-        clip: The longest gradient that is not shortened; None for any.
-        shard: The place of this process's images in the batch. By default there is one process.
+        clip: The largest norm of a gradient; longer gradients are shortened. None for no limit.
+        shard: The positions of this process's images in the batch. By default there is one process.
         world: The number of processes, over which the model averages gradients.
     """
 
@@ -110,8 +110,8 @@ class GraphedStep:
 
     Args:
         step: The step to record.
-        random: The modules whose random numbers the step draws.
-        say: Is called with a line where the step cannot be recorded.
+        random: The modules from whose random numbers the step draws.
+        say: Called with a line if the step cannot be recorded.
         memory: The memory that the graph shares with others.
     """
 

@@ -14,7 +14,7 @@ _ONCE = 0.5
 
 
 class Interrupted(Exception):  # noqa: N818 -- being asked to stop is no error
-    """A run stopped because of a signal.
+    """A stop of a run because of a signal.
 
     Args:
         number: The signal.
@@ -27,7 +27,7 @@ class Interrupted(Exception):  # noqa: N818 -- being asked to stop is no error
 
     @property
     def exit_code(self) -> int:
-        """128 plus the signal, as in shells."""
+        """The exit code: 128 plus the signal, as in shells."""
         return 128 + self.number
 
 
@@ -44,7 +44,7 @@ class StopRequest:
 
 @contextmanager
 def stop_requests(until: str) -> Iterator[StopRequest]:
-    """Catch SIGINT and SIGTERM. The second signal acts as if none were caught.
+    """Catch SIGINT and SIGTERM. A second signal has its usual effect.
 
     Signals within half a second of the first count as one: `timeout` signals a program, and then its process group.
 

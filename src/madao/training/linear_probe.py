@@ -45,7 +45,7 @@ class LinearProtocol:
 
 
 class Probe(nn.Module):
-    """A linear classifier on the features of an encoder, which does not learn."""
+    """A linear classifier on the features of a frozen encoder."""
 
     def __init__(self, encoder: nn.Module, classifier: nn.Linear) -> None:
         super().__init__()

@@ -30,13 +30,13 @@ class OuterLoop:
         base_augmentation: Crop, flip, normalise and Cutout.
         profiler: Measures the time of outer steps, and how long they wait for images.
         validation_batches: The batches of validation images.
-        train_batches: The batches of training images, where they are not those of the inner steps.
+        train_batches: The batches of training images, if outer steps do not use those of the inner steps.
         ema: The average of the weights at which outer steps are taken, if any.
 
     Attributes:
         last: The latest outer step, if any.
         record: The rows of outer steps that are not in the run directory yet.
-        at_work: Whether an outer step is going on.
+        at_work: Whether an outer step is in progress.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class OuterLoop:
         self.at_work = False
 
     def largest_pass(self, batch_size: int) -> int:
-        """Return the most images that pass through the model together, where inner steps have `batch_size`."""
+        """Return the most images that pass through the model together if inner steps have `batch_size`."""
         own = batch_size if self._train is None else self._train.batch_size
         largest = max(self._validation.batch_size, own)
         return min(largest, self.outer.compute.microbatch or largest)
@@ -75,7 +75,7 @@ class OuterLoop:
         """Count an inner step; update the policy if an outer step is due.
 
         Args:
-            progress: The part of training that is over.
+            progress: The fraction of training that is over.
             trained: The result of the inner step.
         """
         if not self.outer.tick():
@@ -111,7 +111,7 @@ class OuterLoop:
         self.record.append(_health(self.outer.calls, self.last))
 
     def check_alike(self) -> None:
-        """Raise if the processes' policies differ in a bit: a check of madao, not of its user."""
+        """Raise if the processes' policies differ in a bit, which would be a bug of madao."""
         if self.ranks.world == 1:
             return
         policy = self.outer.policy
@@ -125,7 +125,7 @@ class OuterLoop:
         return {**self.outer.state_dict(), "record": list(self.record), "average": average}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
         self.outer.load_state_dict(state)
         self.record = list(state.get("record", ()))
         if self.ema is not None and state.get("average") is not None:
@@ -138,7 +138,7 @@ class OuterLoop:
         return self.outer.updates + self.outer.skipped
 
     def _next_streams(self) -> tuple[Iterator[Any], Iterator[Any] | None]:
-        """Return the streams of validation and training images, at the place where the run stands."""
+        """Return the streams of validation and training images, from the current step on."""
         if self._streams is None:
             train = None if self._train is None else self.profiler.awaited(self._train.stream(self._done))
             self._streams = self.profiler.awaited(self._validation.stream(self._done)), train

@@ -10,7 +10,7 @@ def learning_rate(config: OptimizerConfig, epoch: float, epochs: float) -> float
 
     It begins with a linear warm-up. Then it follows `config.schedule`:
 
-    - cosine: lr · (1 + cos πt) / 2, where t is the part of the present cycle that is over (Loshchilov & Hutter, 2017);
+    - cosine: lr · (1 + cos πt) / 2, where t is the finished fraction of the present cycle (Loshchilov & Hutter, 2017);
     - step: a tenth after each milestone;
     - constant.
     """

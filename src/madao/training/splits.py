@@ -42,14 +42,13 @@ class Splits:
         name: The name of the data set.
         classes: The names of the classes.
         train: The training images.
-        validation: The images that the policy learns from and that choose the best checkpoint; None where there are
-            none.
+        validation: The images that the policy learns from and that choose the best checkpoint; None without them.
         test: The images that are evaluated once, at the end, if there are any.
         flip: Whether a mirrored image means the same.
         size: The side of the images that the model sees.
         mean: The mean of each channel of the training images in [0, 1].
         std: The standard deviation of each channel of the training images in [0, 1].
-        validation_indices: The indices of the training images that were set aside; None where the data set comes with
+        validation_indices: The indices of the training images that were set aside; None if the data set comes with
             validation images.
         skipped: The number of images that could not be read and were left out.
     """
@@ -67,7 +66,7 @@ class Splits:
     skipped: int
 
     def fingerprint(self) -> dict[str, object]:
-        """Return a short description that differs from that of other images."""
+        """Return a short description, different for different images."""
         return {
             "classes": list(self.classes),
             "train": len(self.train),

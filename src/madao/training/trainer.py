@@ -22,11 +22,11 @@ from madao.training.run.state import Run
 from madao.training.schedule import learning_rate
 
 LOOK_EVERY = 20
-"""Steps between two looks at the loss. Each of them makes the host wait for the device."""
+"""Steps between two checks of the loss. Each makes the host wait for the device."""
 
 
 class Trainer:
-    """Trains the model of a run and learns its policy.
+    """The training loop of a run.
 
     Args:
         run: The parts of the run, from `build_run`.
@@ -45,10 +45,10 @@ class Trainer:
         self._saved_at = 0.0
 
     def fit(self) -> Result:
-        """Train to the end, or go on from the last checkpoint; then evaluate on the test set, once.
+        """Train to the end, from the last checkpoint if there is one. Then evaluate on the test set, once.
 
         Raises:
-            UserError: Something that the user can mend.
+            UserError: Something that the user can fix.
             Interrupted: After SIGINT or SIGTERM and a checkpoint.
         """
         run = self.run
@@ -86,7 +86,7 @@ class Trainer:
         self._saved_at = time.monotonic()
 
     def _finished(self) -> Result | None:
-        """Return the result of a run that has ended before; say where any other goes on."""
+        """Return the result of a run that has ended before. For any other, say where it resumes."""
         run, epochs = self.run, self.run.config.epochs
         where = f"after epoch {run.epoch} of {epochs}"
         if run.epoch >= epochs:
@@ -262,7 +262,7 @@ class Trainer:
             raise Interrupted(number, f"stopped at step {self.run.step}, a checkpoint is written")
 
     def _most(self, number: int) -> int:
-        """Return the largest number of all processes. One process does not wait for its device."""
+        """Return the largest number of all processes. A single process does not wait for its device."""
         if self.run.ranks.world == 1:
             return number
         return int(self.run.ranks.all_reduce_max(torch.tensor(number, device=self.run.device)))

@@ -24,7 +24,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def npz(request: DatasetRequest) -> Dataset:
     """Return the images of the .npz file `root`, or of the only .npz file in the folder `root`.
 
-    Images are not flipped, since nothing tells whether a mirrored image keeps its class.
+    Images are not flipped, since the file does not say whether a mirrored image keeps its class.
     """
     path = _find(request.root)
     try:

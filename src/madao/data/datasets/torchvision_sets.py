@@ -1,4 +1,4 @@
-"""Public data sets in the places and formats of torchvision."""
+"""Public data sets in the folders and formats of torchvision."""
 
 import http.client
 import pickle

@@ -3,10 +3,10 @@
 Each subclass of `SecondOrder` computes two kinds of derivative. *Products* are H v, with H the Hessian of a loss or its
 Gauss-Newton matrix; the latter always needs forward mode through the network. *Directional derivatives* are
 D_q ℓ = ⟨q, ∇θ ℓ⟩, the change of a loss along a direction q in the parameters, and their gradient in the inputs of the
-loss. This gradient is the mixed second derivative with which every hypergradient ends. It is computed for inputs that
-have `requires_grad`, and None for the others, such as labels.
+loss. This gradient is the mixed second derivative, the last step of every hypergradient. It is computed for inputs
+that have `requires_grad`, and None for the others, such as labels.
 
-Losses are pure: they are evaluated at the parameters they are given, and nothing has to be restored afterwards.
+Losses are pure functions of their parameters, so nothing has to be restored afterwards.
 """
 
 import abc
@@ -79,7 +79,7 @@ class SecondOrder(abc.ABC):
 class ForwardOverReverse(SecondOrder):
     """Exact second derivatives by forward mode over reverse mode. The default.
 
-    No graph is kept between products, nor any graph over the parameters. Reverse over forward mode would be correct in
+    It stores no graph between products, and no graph over the parameters. Reverse over forward mode would be correct in
     theory for the mixed term. But torch (at least 2.15) drops terms there: the backward pass of the forward-mode
     formulas of BatchNorm and LayerNorm treats mean and variance as constants.
     """
@@ -126,7 +126,7 @@ class ForwardOverReverse(SecondOrder):
 class DoubleBackward(SecondOrder):
     """Exact second derivatives by reverse mode twice, for losses without a forward-mode derivative.
 
-    The graph of the gradient is built once and kept for all products. It takes several times the memory of a training
+    The graph of the gradient is built once and used for all products. It takes several times the memory of a training
     step.
     """
 

@@ -1,7 +1,7 @@
-"""Every private API of torch that hypergrad uses, and the state that torch keeps once a process.
+"""Every private API of torch that hypergrad uses, and the state that torch has once per process.
 
 All of it works with torch 2.15, with which the tests run; the oldest version that `pyproject.toml` admits is 2.9.
-`tests/hypergrad/autodiff/test_torch_compat.py` watches each of these APIs, and fails where torch changes one.
+`tests/hypergrad/autodiff/test_torch_compat.py` tests each of these APIs, and fails if torch changes one.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ torch keeps each of these once a process, and fails or mixes up results if two t
 
 
 class Replaced(TorchFunctionMode):
-    """A mode in which other functions take the place of functions of torch, in this thread only.
+    """A mode that replaces functions of torch by others, in this thread only.
 
     They are replaced inside `multi_head_attention_forward` too, which calls dropout and attention.
 
@@ -149,7 +149,7 @@ def is_in_place(target: Any) -> bool:
 
 @contextlib.contextmanager
 def activation_memory_budget(part: float) -> Iterator[None]:
-    """Let code that is compiled inside keep this part of what its backward pass would keep, and recompute the rest."""
+    """Let code compiled inside store this fraction of its activations for the backward pass, and recompute the rest."""
     with PROCESS_LOCK, functorch_config.patch(activation_memory_budget=part):
         yield
 

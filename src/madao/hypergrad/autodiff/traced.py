@@ -56,14 +56,14 @@ _DEFINITIONS: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 class UntraceableError(RuntimeError):
-    """Raised if a loss cannot be traced, or would compute something else as a graph."""
+    """A loss that cannot be traced, or whose graph would compute something else."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Traced(SecondOrder):
     """Exact second derivatives, fast for losses that are differentiated many times.
 
-    The graphs of a loss are kept, and found again by equality: pass the same function at every call.
+    The graphs of a loss are cached by equality of the function: pass the same function at every call.
 
     Gradients are those of the traced operations. Losses that stop gradients (`detach`, `no_grad`) or define a custom
     backward pass get wrong derivatives, since tracing does not see either.

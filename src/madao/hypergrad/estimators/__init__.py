@@ -1,4 +1,4 @@
-"""Estimators: ways from q to ∂g/∂φ, and the baselines of the score function."""
+"""Estimators, which turn q into ∂g/∂φ, and the baselines of the score function."""
 
 from madao.hypergrad.estimators.baselines import (
     Baseline,

@@ -23,7 +23,7 @@ class Batch:
 
     Attributes:
         influence: a_b, `[B]`.
-        classes: The class of each example, `[B]`, where the problem has them.
+        classes: The class of each example, `[B]`, if the problem has classes.
         plain_influence: Computes the influence of the same examples before augmentation, `[B]`, by a forward-mode pass.
         draws: How many consecutive rows are draws of the same example.
         losses: ℓ_b, `[B]`, for `SameLoss` alone.

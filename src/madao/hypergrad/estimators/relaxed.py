@@ -13,9 +13,9 @@ from madao.hypergrad.pytree import Vector
 class Relaxed(Estimator):
     """An estimator that uses the derivative of the inputs in φ.
 
-    It is exact where the inputs have this derivative. Where they do not, it uses the paper's relaxation. A
+    It is exact if the inputs have this derivative. If they do not, it uses the paper's relaxation. A
     forward-mode directional derivative is differentiated in the inputs, and the inputs' own backward pass does the
-    rest. No graph over θ is kept.
+    rest. No graph over θ is stored.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Solvers: approximations of q = H⁻¹ v, one a file."""
+"""Solvers: approximations of q = H⁻¹ v, one per file."""
 
 from madao.hypergrad.solvers.conjugate_gradient import ConjugateGradient
 from madao.hypergrad.solvers.deflated import Deflated

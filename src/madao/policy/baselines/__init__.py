@@ -1,1 +1,1 @@
-"""Policies with nothing to learn."""
+"""Policies that do not learn."""

@@ -11,7 +11,7 @@ from madao.policy.frozen import FrozenPolicy
 class RandAugment(FrozenPolicy):
     """`n` operations in a row, equally likely, always applied, all at magnitude `m`.
 
-    The operations are those of this project's paper: `Invert` is among them, the identity is not.
+    The operations are the fourteen of the MADAO paper, with `Invert` and without the identity.
 
     Args:
         n: Number of operations in a row.

@@ -25,9 +25,10 @@ class ClassPolicy(Policy):
 
     A class has few images, so its gradient has little signal. Deviations therefore have a prior, δ ~ N(0, 1 / (λ r)).
     It adds ½ λ r Σ δ² to the validation loss, which is λ r δ in ∂g/∂δ. r is the root mean square of ∂g/∂δ over all
-    classes at that step, because the scale of ∂g/∂φ depends on solver and loss. At δ = 1/λ the prior pulls as hard as a
-    typical gradient pushes; the gradient of a class with few images is shorter and loses earlier. Since
-    ∂g/∂φ = Σ_c ∂g/∂δ_c, both gradients vanish only where Σ_c δ_c = 0: φ is then the mean of the classes' logits.
+    classes at that step, because the scale of ∂g/∂φ depends on solver and loss. At δ = 1/λ the prior's gradient is
+    as long as a typical gradient of the loss. For a class with few images, whose gradient is shorter, the prior
+    prevails earlier. Since ∂g/∂φ = Σ_c ∂g/∂δ_c, both gradients vanish only where Σ_c δ_c = 0: φ is then the mean of the
+    classes' logits.
 
     Args:
         classes: Names of the classes, in the order of labels, or their number.

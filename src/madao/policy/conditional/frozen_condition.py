@@ -1,4 +1,4 @@
-"""How a frozen policy's numbers depend on the class or on the image."""
+"""The condition of a frozen policy: the dependence of its numbers on the class or on the image."""
 
 import abc
 import dataclasses

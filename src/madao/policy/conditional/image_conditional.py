@@ -1,4 +1,4 @@
-"""A policy with its own probabilities and magnitudes for each image, from what the image shows."""
+"""A policy with its own probabilities and magnitudes for each image, computed from the image."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ _CHUNK = 64
 
 
 class ImagePolicy(Policy):
-    """A `Policy` whose logits depend on what the image shows: image x has φ + V h(x) / √H, with φ shared by all images.
+    """A `Policy` whose logits depend on the image: image x has φ + V h(x) / √H, with φ shared by all images.
 
     h(x) = tanh(W f(x) / √F + b) − c are H hidden units on F = 24 standardised features of the image: means and
     deviations of its channels, how much neighbours differ, and the brightness of 4 × 4 patches

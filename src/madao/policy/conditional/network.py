@@ -1,4 +1,4 @@
-"""A small network from the features of an image to the departure of its logits from the shared ones."""
+"""A small network from the features of an image to the deviation of its logits from the shared ones."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Which row of its policy's tables an image reads, and the errors where its condition does not fit."""
+"""The row of a policy's tables that an image reads, and the errors if its label or features do not fit."""
 
 from collections.abc import Sequence
 

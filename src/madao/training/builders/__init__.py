@@ -1,1 +1,1 @@
-"""From a configuration to the parts of a run."""
+"""Builders: each builds one part of a run from its configuration."""

@@ -9,7 +9,7 @@ from madao.training.splits import Splits, load_splits, on_device
 
 
 def build_splits(config: TrainConfig, environment: Environment, splits: Splits | None) -> tuple[Splits, list[str]]:
-    """Load the images unless `splits` has them, and bring them to the device.
+    """Load the images unless `splits` has them, and move them to the device.
 
     Returns:
         The images, and lines about them for people.

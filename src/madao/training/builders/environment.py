@@ -1,4 +1,4 @@
-"""The device, the precision and the processes of a run."""
+"""The start of a run: its device, its precision and its processes."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ from madao.text import counted
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """Where and how a run computes.
+    """The device, the precision and the processes of a run.
 
     Attributes:
         device: The device of this process.

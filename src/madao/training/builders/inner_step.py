@@ -37,15 +37,15 @@ def build_inner_step(
 
     Args:
         config: The settings of the run.
-        environment: Where the run computes.
-        model: The model as it is called in training.
-        optimizer: The optimizer, wrapped as the model is.
+        environment: Device, precision and processes.
+        model: The model, wrapped for several processes.
+        optimizer: The optimizer, wrapped in the same way.
         task: The task.
         base_augmentation: Crop, flip, normalise and Cutout.
         policy: The policy, if any.
         train_batches: The order of the training images.
-        outer_loop: The outer problem, if the policy learns.
-        say: Is called with a line where a step cannot be recorded.
+        outer_loop: The outer loop, if the policy learns.
+        say: Called with a line if a step cannot be recorded.
     """
     device, ranks = environment.device, environment.ranks
     on_gpu = device.type == "cuda"

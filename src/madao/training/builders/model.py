@@ -59,7 +59,7 @@ def build_model(config: ModelConfig, splits: Splits, task: TaskConfig | None = N
 
 
 def model_name(config: ModelConfig, splits: Splits, task: TaskConfig) -> str:
-    """Return the name of a run's model; where the settings name none, one that suits the images."""
+    """Return the name of a run's model; if the settings name none, of one that suits the images."""
     if config.name:
         return config.name
     if task.name == "segmentation":

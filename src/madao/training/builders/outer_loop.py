@@ -132,7 +132,7 @@ def build_outer_loop(
 def _batches(
     config: TrainConfig, splits: Splits, train_batches: Batches, ranks: ProcessGroup
 ) -> tuple[Batches, Batches | None]:
-    """Build the batches of validation images, and of training images where outer steps have their own."""
+    """Build the batches of validation images, and of training images if outer steps have their own."""
     if splits.validation is None:
         raise SharedError(
             "`data.val_fraction=0` leaves no images to learn a policy from; name a policy that is learned already, by "

@@ -31,8 +31,8 @@ def build_policy(config: AugmentConfig, classes: tuple[str, ...] | None, seed: i
 
     Args:
         config: The settings of augmentation.
-        classes: The names of the classes. None stands for classes that are not known yet: the result is then good for
-            finding mistakes in the settings only.
+        classes: The names of the classes. None if they are not known yet: the result then only serves to find
+            mistakes in the settings.
         seed: The seed of the policy's draws.
 
     Raises:

@@ -22,7 +22,7 @@ def build_run(config: TrainConfig, splits: Splits | None = None, title: str | No
 
     Args:
         config: The settings of the run.
-        splits: The images, where they are loaded already. By default those that the settings name.
+        splits: The images, if they are loaded already. By default the images that the settings name.
         title: The name before each line of output. By default the name of the run directory.
 
     Raises:

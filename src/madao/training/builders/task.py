@@ -30,7 +30,7 @@ def build_task(
         autocast: The half-precision dtype of forward passes, if any.
 
     Raises:
-        UserError: Two settings do not go together.
+        UserError: Two settings contradict each other.
     """
     smoothing = config.optimizer.label_smoothing
     if smoothing and config.task.name != "classification":

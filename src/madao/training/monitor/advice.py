@@ -1,6 +1,6 @@
-"""Advice on a run: before it begins, while it trains, where it fails and at its end.
+"""Advice on a run: before it begins, while it trains, when it fails and at its end.
 
-Functions return lines for people, or None where there is nothing to say.
+Functions return lines for people, or None without advice.
 """
 
 import os
@@ -62,7 +62,7 @@ def describe_run(run: Run) -> list[str]:
 
 
 def policy_advice(run: Run) -> str | None:
-    """Return advice where a policy has few outer steps to learn in, or none."""
+    """Return advice if a policy has few outer steps to learn in, or none."""
     steps = _outer_steps(run)
     if steps is None or steps >= _FEW_STEPS:
         return None
@@ -78,7 +78,7 @@ def _outer_steps(run: Run) -> int | None:
 
 
 def loader_advice(timing: Mapping[str, Any], config: DataConfig, splits: Splits, on_gpu: bool = False) -> str | None:
-    """Return advice where the model waits for images.
+    """Return advice if the model waits for images.
 
     Args:
         timing: A row of timing.csv.
@@ -118,7 +118,7 @@ def memory_advice(error: BaseException, run: Run) -> str | None:
 
 
 def model_advice(run: Run) -> str | None:
-    """Return advice where the training loss of a run that has ended is that of guessing classes by their shares."""
+    """Return advice if a finished run's training loss is no better than guessing classes by their shares."""
     if run.config.task.name != "classification":
         return None
     labels, smoothing = run.splits.train.labels, run.config.optimizer.label_smoothing

@@ -1,4 +1,4 @@
-"""Progress of a run: a bar on a terminal, plain lines elsewhere."""
+"""Progress of a run: a bar on a terminal, plain lines otherwise."""
 
 import sys
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ class Console:
             self._progress.stop()
 
     def step(self, step: int, loss: float, error: float, rate: float, policy: AugmentationPolicy | None) -> None:
-        """Update the bar, where there is one."""
+        """Update the bar, if there is one."""
         if self._progress is not None:
             state = f"loss {loss:.3f} · {self.train_metric_name} {100 * error:.1f} % · {rate:,.0f} images/s"
             favoured = favourite(policy)
@@ -82,7 +82,7 @@ class Console:
             rate: Its images per second.
             policy: The policy, if any.
             model_rate: The rate of a model that never waits for images, if it is known.
-            evaluated: Whether the epoch was to be evaluated. Where there is no bar, other epochs have no line.
+            evaluated: Whether this epoch was due for evaluation. Without a bar, other epochs have no line.
         """
         parts = [f"epoch {row['epoch']}/{epochs}", f"loss {row['train_loss']:.3f}"]
         if not evaluated and self._progress is None:
@@ -100,18 +100,18 @@ class Console:
         self.say(" · ".join(parts))
 
     def advise(self, line: str | None) -> None:
-        """Show the first advice of a run, if there is any; that of later epochs is much the same."""
+        """Show the first advice of a run, if any. Later epochs would mostly repeat it."""
         if line is not None and not self._advised:
             self._advised = True
             self.say(line)
 
     def say(self, line: str) -> None:
-        """Show a line behind the title, above the bar where there is one."""
+        """Show a line after the title, above the bar if there is one."""
         self._rich.print(f"{self.title}: {line}", markup=False)
 
 
 def favourite(policy: AugmentationPolicy | None) -> str:
-    """Return the operation that a learned policy prefers, and its share; empty where it prefers none."""
+    """Return the operation that a learned policy prefers, and its share; empty if it prefers none."""
     if not isinstance(policy, Policy):
         return ""
     shares = policy.selection.detach().mean(0).tolist()

@@ -1,4 +1,7 @@
-"""Loggers: scalars for TensorBoard."""
+"""Loggers: a run's scalars in other services, here TensorBoard.
+
+`Trainer` creates the logger, calls `write` after every epoch and `close` at the end.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,11 +12,11 @@ from madao.policy import AugmentationPolicy, Policy
 
 
 class TensorBoardLogger:
-    """Writes scalars for TensorBoard.
+    """A writer of scalars for TensorBoard.
 
     Args:
         folder: The folder of the event files.
-        step: The step that the run goes on from. Later events in the folder are hidden.
+        step: The step at which the run starts or resumes. TensorBoard hides later events in the folder.
     """
 
     def __init__(self, folder: Path, step: int) -> None:
@@ -28,7 +31,7 @@ class TensorBoardLogger:
 
         Args:
             step: The number of steps so far.
-            row: Numbers by name; those that are None are left out.
+            row: Numbers by name. Numbers that are None are left out.
             policy: The policy, whose probabilities are written if it is learned.
             outer: The latest outer step, if any.
         """

@@ -16,8 +16,8 @@ class EpochMetrics:
 
     Args:
         device: The device of the sums.
-        ranks: The processes that each add their part of every batch. Numbers are of all of them together: every process
-            reads them at the same time.
+        ranks: The processes that each add their part of every batch. Numbers are totals of all
+            processes, which must read them at the same time.
 
     Attributes:
         images: The number of images so far.
@@ -64,7 +64,7 @@ class EpochMetrics:
         return {"sums": self._of_all.cpu(), "images": self.images}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
         self._sums.copy_(state["sums"])
         if not self.ranks.is_first:
             self._sums.zero_()  # the first process goes on with the sums of all

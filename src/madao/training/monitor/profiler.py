@@ -15,7 +15,7 @@ Batch = TypeVar("Batch")
 
 
 class Profiler:
-    """Measures an epoch, also one that interruptions cut into parts.
+    """A profiler of each epoch, also of one that was interrupted and resumed.
 
     Args:
         device: The device of training. On a GPU, memory is all that torch holds there. Inner and outer steps share the
@@ -36,7 +36,7 @@ class Profiler:
         self.clear()  # the memory peak begins here
 
     def start(self) -> None:
-        """Start the clock, at the beginning of an epoch or where a saved state left off."""
+        """Start the clock, at the beginning of an epoch or at a saved state."""
         self._since = time.monotonic()
 
     @property
@@ -59,7 +59,7 @@ class Profiler:
         self._outer_peak = self._peak()
 
     def awaited(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield the same batches; measure the time in which the device stands still until they come."""
+        """Yield the same batches, and measure how long the device is idle until they come."""
         if not self._reads:
             return batches
         return self._awaited_on_cuda(batches) if self._cuda is not None else self._awaited(batches)
@@ -105,7 +105,7 @@ class Profiler:
     def read(self) -> dict[str, float | None]:
         """Return seconds in outer steps, peak memory in MiB without and within them, and seconds of waiting.
 
-        None stands for a number that is not known.
+        A number that is not known is None.
         """
         self._close_all()
         inner = self._inner_peak if self._outer_peak else self._peak()
@@ -117,7 +117,7 @@ class Profiler:
         }
 
     def clear(self) -> None:
-        """Begin an epoch. Its clock stands until `start`."""
+        """Begin an epoch. Its clock starts with `start`."""
         self._seconds = self._outer_seconds = self._waiting = 0.0
         self._since, self._unseen = None, 0
         self._open.clear()
@@ -130,13 +130,13 @@ class Profiler:
         return {"seconds": self.seconds, "outer_seconds": self._outer_seconds, "waiting_seconds": self._waiting}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
         self.clear()
         self._seconds, self._outer_seconds = state["seconds"], state["outer_seconds"]
         self._waiting = state["waiting_seconds"]
 
     def skip(self, images: int) -> None:
-        """Leave the first images of the epoch out of the rate: their time is not known."""
+        """Exclude the first images of the epoch from the rate: their time is not known."""
         self.clear()
         self._unseen = images
 

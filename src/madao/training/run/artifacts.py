@@ -1,4 +1,4 @@
-"""Files that a run writes about itself beside its tables: its images, and its policy over time."""
+"""Files of a run besides its tables: a record of its images, and its policy over time."""
 
 import io
 

@@ -1,4 +1,7 @@
-"""Checkpoints that survive a crash at any moment: the last one is replaced atomically, and the one before is kept."""
+"""Files of checkpoints that survive a crash at any moment: the last one, and the one before it.
+
+`Run.state_dict` decides what a checkpoint contains.
+"""
 
 import logging
 import os
@@ -49,7 +52,7 @@ class Checkpoints:
             (self.folder / PREVIOUS).unlink(missing_ok=True)
 
     def load(self) -> dict[str, Any] | None:
-        """Return the newest checkpoint that can be read; None where there is no checkpoint.
+        """Return the newest checkpoint that can be read; None if there is no checkpoint.
 
         Raises:
             UserError: There are checkpoints, and none of them can be read.

@@ -26,7 +26,7 @@ class RunDirectory:
     """The files of one run.
 
     - config.yaml: every setting; environment.json: versions and device; split.json: classes and validation indices.
-    - metrics.csv: one row an epoch; timing.csv: seconds and memory, in a file of their own since they never repeat.
+    - metrics.csv: one row per epoch; timing.csv: seconds and memory, in a separate file since they never repeat.
     - outer.csv: one row an outer step, the health of its hypergradient. samples.npz: a few training images.
     - policy.json: the present policy; trajectory.jsonl: the policy after each epoch.
     - result.json: the result.
@@ -82,7 +82,7 @@ class RunDirectory:
             )
 
     def saved_config(self) -> Plain | None:
-        """Return the settings that the run was started with; None where there is no run.
+        """Return the settings that the run was started with; None if there is no run.
 
         Raises:
             UserError: The file is damaged.
@@ -130,7 +130,7 @@ class RunDirectory:
             save_torch(self.best, weights)
 
     def rewind(self, epoch: int) -> None:
-        """Drop the rows after `epoch`, which are going to be written again."""
+        """Drop the rows after `epoch`, which the run will write again."""
         if self.writes:
             for name in TABLES:
                 rewind_table(self.path / name, epoch)
@@ -143,7 +143,7 @@ class RunDirectory:
 
 
 def run_directory(config: TrainConfig, data: str, model: str) -> Path:
-    """Return the path of a run: `out`, or a name made of the data set, the model, the method and the seed."""
+    """Return the path of a run: `out`, or a name from data set, model, method and seed."""
     if config.out is not None:
         return Path(config.out)
     condition = "" if config.augment.conditional_on == "none" else f"-{config.augment.conditional_on}"

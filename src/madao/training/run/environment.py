@@ -1,4 +1,4 @@
-"""The versions and the machine of a run."""
+"""The record of a run's versions and machine."""
 
 import importlib.metadata
 import platform
@@ -24,7 +24,7 @@ def describe_environment(device: torch.device) -> dict[str, object]:
 
 
 def _version() -> str | None:
-    """Return the version of madao; None where it runs from its sources without being installed."""
+    """Return the version of madao; None if it is not installed but runs from its sources."""
     try:
         return importlib.metadata.version("madao")
     except importlib.metadata.PackageNotFoundError:
@@ -32,7 +32,7 @@ def _version() -> str | None:
 
 
 def _commit() -> str | None:
-    """Return the commit of madao's checkout, with `-dirty` where files were changed; None where it is installed."""
+    """Return the commit of madao's checkout, with `-dirty` if files were changed; None if it is installed."""
     root = Path(madao.__file__).parents[2]
     if not (root / ".git").exists():
         return None

@@ -15,9 +15,9 @@ class Result:
     """The result of a run. Errors are between 0 and 1.
 
     Attributes:
-        test_error: The error on the test set, which is evaluated once; None where there is no test set.
-        validation_error: The error of the same weights on the validation set; None where there is none.
-        epoch: The epoch of these weights.
+        test_error: The error on the test set, which is evaluated once; None without a test set.
+        validation_error: The error of the same weights on the validation set; None without one.
+        epoch: The epoch of the evaluated weights.
         out: The run directory.
         policy: The learned policy's selection probabilities by operation, averaged over stages; empty for other
             policies. Of a policy per class, the part that all classes share.
@@ -38,13 +38,13 @@ class Result:
     classes: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
 
     def favoured(self, count: int) -> str:
-        """Return the operations that the policy selects most often, as text; empty where none is learned."""
+        """Return the operations that the policy selects most often, as text; empty if none is learned."""
         most = sorted(self.policy.items(), key=lambda item: -item[1])[:count]
         return ", ".join(f"{name} {100 * share:.0f} %" for name, share in most)
 
     @classmethod
     def load(cls, directory: Path) -> Self | None:
-        """Return the result in a run directory; None where the run has not ended."""
+        """Return the result in a run directory; None if the run has not ended."""
         try:
             content = json.loads((directory / FILE).read_text())
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The parts of a run, and its state between two steps as plain values and tensors."""
+"""The parts of a run, and the contents of its checkpoints (`Run.state_dict`)."""
 
 import dataclasses
 from typing import Any
@@ -36,17 +36,17 @@ class Run:
         autocast: The half-precision dtype of forward passes, if any.
         ranks: The processes that share the run.
         directory: The files of the run.
-        splits: The images, on the device where they are in memory.
+        splits: The images; those in memory are on the device.
         train_batches: The order of the training images.
         network: The model.
-        model: The network as it is called in training, data-parallel where there are several processes.
+        model: The network that training steps call: data-parallel if there are several processes.
         optimizer: The optimizer of the network.
-        ema: The average of the network's weights that is evaluated in its place, if any.
+        ema: The average of the network's weights, if any. It is evaluated instead of the network.
         policy: The policy between base augmentation's crop and normalising, if any.
         base_augmentation: Crop, flip, normalise and Cutout.
         task: The task.
-        inner_step: One step of the weights.
-        outer_loop: The steps of the policy, if it is learned.
+        inner_step: Trains the weights on a batch.
+        outer_loop: Updates the policy, if it is learned.
         metrics: Loss and error of the epoch so far.
         profiler: Time and memory of the epoch so far.
         console: Shows progress.
@@ -89,7 +89,7 @@ class Run:
 
     @property
     def evaluated(self) -> nn.Module:
-        """The module that is evaluated and kept: the average of the weights where there is one, else the network."""
+        """The module to evaluate and save: the average of the weights if there is one, else the network."""
         return self.network if self.ema is None else self.ema.module
 
     def weights(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class Run:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that the steps to come depend on. Epoch and step tell the place in the data."""
+        """Return the content of a checkpoint: all that later steps depend on. Epoch and step locate the next batch."""
         random = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self.device)
@@ -123,7 +123,7 @@ class Run:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state.
+        """Restore a saved state.
 
         Raises:
             UserError: The state is of another version of madao, or of a run on other images.
@@ -147,7 +147,7 @@ class Run:
             torch.cuda.set_rng_state(state["random"]["cuda"], self.device)
 
     def _parts(self) -> dict[str, Any]:
-        """Return the parts that have a state, by their names in checkpoints, which old runs need unchanged."""
+        """Return the parts that have a state, by their names in checkpoints. Old runs need these names."""
         return {
             "model": self.network,
             "optimizer": self.optimizer,

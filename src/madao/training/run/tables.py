@@ -1,4 +1,4 @@
-"""The tables of a run: CSV files that grow by rows and can be cut back to an epoch."""
+"""The tables of a run: CSV files to which rows are added, and which can be cut back to an epoch."""
 
 import csv
 import io
@@ -62,7 +62,7 @@ def rewind_json_lines(path: Path, epoch: int) -> None:
 
 
 def _keep_lines(path: Path, wanted: Callable[[str], bool]) -> None:
-    """Drop the first line that is not wanted, or that a crash cut short, and all lines after it."""
+    """Drop the first line that is unwanted or incomplete, and all lines after it."""
     if not path.exists():
         return
     kept = []
