@@ -1,4 +1,4 @@
-"""Old names of settings and methods, which files and command lines of earlier versions have."""
+"""Old names of settings and methods, for files and command lines of earlier versions."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,24 +25,24 @@ _METHOD = "augment.method"
 
 
 def current_method(name: str) -> str:
-    """Return the name that a method has today."""
+    """Return the current name of a method."""
     return METHODS.get(name, name)
 
 
 def method_folder(folder: Path, method: str) -> Path:
-    """Return the folder of a method's runs: that of its old name, where an older version began the comparison."""
+    """Return the folder of a method's runs, under the method's old name if an older version created it."""
     old = [folder / name for name, now in METHODS.items() if now == method]
     return next((path for path in old if path.is_dir()), folder / method)
 
 
 def current_cell(name: str) -> str:
-    """Return the name that a cell has today: `"madao 0"` of an older record is `"learned 0"`."""
+    """Return the current name of a cell, such as `"learned 0"` for `"madao 0"`."""
     method, *rest = name.split(" ", 1)
     return " ".join([current_method(method), *rest])
 
 
 def current_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return a command line with the flags that settings have today."""
+    """Return a command line with old flags replaced by current ones."""
     return [_current_flag(argument) if argument.startswith("--") else argument for argument in arguments]
 
 
@@ -52,7 +52,7 @@ def _current_flag(argument: str) -> str:
 
 
 def current_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by the dotted names they have today, and the method by its name of today."""
+    """Return settings, keyed by dotted name, under their current names and with the method's current name."""
     found = {SETTINGS.get(name, name): value for name, value in settings.items()}
     if isinstance(found.get(_METHOD), str):
         found[_METHOD] = current_method(found[_METHOD])
@@ -60,7 +60,7 @@ def current_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def current_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a config.yaml, settings nested by section, under the names of today."""
+    """Return the content of a config.yaml, nested by section, under current names."""
     found = {key: dict(value) if isinstance(value, Mapping) else value for key, value in config.items()}
     for old, now in SETTINGS.items():
         section, _, name = old.rpartition(".")
@@ -76,7 +76,7 @@ def current_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def current_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record of `madao compare --export` under the names of today; the command stays as it was run."""
+    """Return a record of `madao compare --export` under current names. Its command line stays as it was run."""
     cells = {current_cell(name): _with_settings(cell) for name, cell in record["cells"].items()}
     return {**_with_settings(record), "cells": cells}
 
