@@ -7,7 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from madao.config.train_config import DataConfig, TrainConfig
 from madao.data import DATASETS, Dataset, DatasetRequest, InMemoryImages
 from madao.experiments.published import record
 from madao.experiments.table import cell_path, read_cells
+from madao.training.builders.run import build_run
 from madao.training.splits import load_splits
 from tests.helpers.run_directories import write_run
 from tests.helpers.scripts import ROOT, module
@@ -248,7 +249,7 @@ def test_looking_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     losses = []
     for at in ((), (1,)):
         config = script.settings("data", str(tmp_path / str(len(at))), 0, 2, method="uniform")
-        trainer = script.Watched(config, "watched", at)
+        trainer = script.Watched(build_run(config), at)
         losses.append(trainer.fit().test_loss)
         assert [*trainer.looks] == [str(epoch) for epoch in at]
     assert losses[0] == losses[1]
@@ -360,15 +361,16 @@ def test_each_method_of_few_photos_has_the_settings_it_should(monkeypatch: pytes
     script = module(ROOT / "benchmarks" / "few_photos.py", monkeypatch)
 
     class Untrained:
-        def __init__(self, config: TrainConfig, *_: Any) -> None:
-            configs.append(config)
-            self.looks: dict[str, Any] = {}
+        looks: ClassVar[dict[str, Any]] = {}
+
+        def __init__(self, *_: Any) -> None: ...
 
         def fit(self) -> Any:
             return SimpleNamespace(test_error=0.4, validation_error=0.4)
 
     configs: list[TrainConfig] = []
     monkeypatch.setattr(script, "Watched", Untrained)
+    monkeypatch.setattr(script, "build_run", lambda config, *_: configs.append(config))
     for method in ("moderate", "varied", "pooled-file", "randaugment", "same-loss-all"):
         script.train(method, 7, 1, "data", "cpu", 0.06, [])
     assert {config.seed for config in configs} == {config.data.split_seed for config in configs} == {7}

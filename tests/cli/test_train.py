@@ -205,7 +205,7 @@ def test_bad_values_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
             ["--data.shift", "rotate", "--data.name", "cifar10"],
             "--data.shift goes with the data sets digits and shapes",
         ),
-        (["--data.name", "folder"], "needs --data.root"),
+        (["--data.name", "folder"], "needs the path of its files, --data.root"),
         (["--model.pretrained", str(missing)], str(missing)),
     ):
         assert message in fails(["train", *arguments, "--out", str(tmp_path / "run")], capsys), arguments

@@ -56,7 +56,7 @@ def test_a_run_stops_resumes_and_is_measured(tmp_path: Path, capsys: pytest.Capt
         *(
             (
                 [*MOCO, "--task.bn_splits=8", f"--config={{outer: {{model_mode: train, {name}: 20}}}}"],
-                f"20 by --outer.{name}",
+                f"outer.{name}, got 8",
             )
             for name in ("train_batch_size", "curvature_batch_size", "pathwise_batch_size", "microbatch")
         ),

@@ -106,7 +106,7 @@ def test_a_run_leaves_a_policy_for_each_class_behind(tmp_path: Path) -> None:
     assert result.policy["Rotate"] == pytest.approx(run.policy.selection[:, names.index("Rotate")].mean().item())
     assert json.loads((tmp_path / "run" / "result.json").read_text())["classes"] == result.classes
     named = dataclasses.replace(by_class(tmp_path), out=None)
-    assert run_directory(named, "generated", "small-cnn").name == "generated-small-cnn-madao-class-0"
+    assert run_directory(named, "generated", "small-cnn").name == "generated-small-cnn-learned-class-0"
 
 
 def test_it_resumes_bit_for_bit(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_run_leaves_the_network_behind(tmp_path: Path) -> None:
     torch.testing.assert_close(torch.tensor(last["selection"]), run.policy.selection.detach())
     assert result.policy.keys() == {operation.name for operation in spec.operations}
     named = dataclasses.replace(by_image(tmp_path), out=None)
-    assert run_directory(named, "generated", "small-cnn").name == "generated-small-cnn-madao-image-0"
+    assert run_directory(named, "generated", "small-cnn").name == "generated-small-cnn-learned-image-0"
     # And is a method like any other.
     again = settings(tmp_path / "again", str(tmp_path / "run" / "policy.json"), epochs=1)
     trained(again)

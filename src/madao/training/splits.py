@@ -103,15 +103,25 @@ class Splits:
         return self.train.shape[0]
 
 
+def dataset_name(config: DataConfig) -> str:
+    """Return the name of the data set of a configuration.
+
+    Raises:
+        UserError: No data set has that name.
+    """
+    name = config.name or _default_data(config.root)
+    if name not in DATASETS:
+        raise UserError(f"unknown data set {nearest(name, DATASETS)}")
+    return name
+
+
 def load_dataset(config: DataConfig) -> Dataset:
     """Load the data set that a configuration names.
 
     Raises:
         UserError: The data set is missing or damaged, or settings do not suit it.
     """
-    name = config.name or _default_data(config.root)
-    if name not in DATASETS:
-        raise UserError(f"unknown data set {nearest(name, DATASETS)}")
+    name = dataset_name(config)
     if config.shift != "none" and name not in ("digits", "shapes"):
         raise UserError(f"`data.shift` goes with the data sets digits and shapes, got {name}; leave it out")
     if config.root is None and name in ("folder", "masks", "npz", "webdataset"):

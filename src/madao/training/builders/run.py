@@ -14,7 +14,7 @@ from madao.training.monitor.metrics import EpochMetrics
 from madao.training.monitor.profiler import Profiler
 from madao.training.run.directory import RunDirectory, check_directory, run_directory
 from madao.training.run.state import Run
-from madao.training.splits import Splits
+from madao.training.splits import Splits, dataset_name
 
 
 def build_run(config: TrainConfig, splits: Splits | None = None, title: str | None = None) -> Run:
@@ -33,7 +33,9 @@ def build_run(config: TrainConfig, splits: Splits | None = None, title: str | No
         >>> Trainer(run).fit().test_error  # doctest: +SKIP
         0.012
     """
-    build_policy(config.augment, None, config.seed)  # a misspelt name is an error before a folder that is taken
+    # A misspelt name is an error before a folder that is taken.
+    build_policy(config.augment, None, config.seed)
+    dataset_name(config.data)
     environment = start_environment(config)
     device, ranks, autocast = environment.device, environment.ranks, environment.autocast
     check_directory(config, ranks)  # before the images are read, which may take a while
