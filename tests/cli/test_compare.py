@@ -124,11 +124,11 @@ def test_the_same_command_trains_nothing_and_says_the_same(
         (["--methods", "base", "--seeds", "2,"], "base with seed 2: 1 training\n"),
         (
             ["--methods", "randaugment", "--seeds", "5,7", "--search.trials", "4"],
-            "randaugment with seeds 5, 7: 2 trainings; 4 magnitudes to be tried for randaugment\n",
+            "randaugment with seeds 5, 7: 2 trainings; 4 magnitudes to try for randaugment\n",
         ),
         (
             ["--methods", "randaugment", "--seeds", "1", "--search.seeds", "2"],
-            "randaugment with seed 0: 1 training; 3 magnitudes, 2 trainings each, to be tried for randaugment\n",
+            "randaugment with seed 0: 1 training; 3 magnitudes, 2 trainings each, to try for randaugment\n",
         ),
         (["--methods", "randaugment", "--search.trials", "0"], "randaugment with seeds 0, 1, 2: 3 trainings\n"),
     ],
@@ -269,10 +269,10 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     (tmp_path / "list.yaml").write_text("- a\n")
     for arguments, message in (
         (["--methods", "unifrm"], "unknown method 'unifrm'; did you mean 'uniform'?"),
-        (["--methods", "a/policy.json"], "by --variants"),
-        (["--methods", ","], "--methods names none"),
-        (["--seeds", "many"], "--seeds must be how many (3) or which (0,1,7), got 'many'"),
-        (["--seeds", "0"], "--seeds must be how many"),
+        (["--methods", "a/policy.json"], "add it to --variants"),
+        (["--methods", ","], "--methods must name at least one"),
+        (["--seeds", "many"], "--seeds must be a number of seeds (3) or a list of them (0,1,7), got 'many'"),
+        (["--seeds", "0"], "--seeds must be a number of seeds"),
         (["--seed", "3"], "use --seeds"),
         (["--augment.method=madao"], "use --methods"),
         (["--augment.magnitude", "0.2"], "--search.trials 0"),
@@ -280,10 +280,10 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["--jobs", "0"], "--jobs must be at least 1"),
         (["--search.trials", "-1"], "--search.trials must be at least 0"),
         (["--lr", "1"], "did you mean '--optimizer.lr'?"),
-        (["--variants", str(tmp_path / "none.yaml")], "there is no such file"),
+        (["--variants", str(tmp_path / "none.yaml")], "none.yaml: no such file"),
         (["--variants", str(tmp_path / "typo.yaml")], "variant mine: unknown option '--outer.solvr'; did you mean"),
-        (["--variants", str(tmp_path / "taken.yaml")], "'learned' cannot be a name"),
-        (["--variants", str(tmp_path / "list.yaml")], "expected a name and its settings"),
+        (["--variants", str(tmp_path / "taken.yaml")], "'learned' cannot name a variant"),
+        (["--variants", str(tmp_path / "list.yaml")], "each line needs a name and settings"),
     ):
         assert message in fails(["compare", *arguments], capsys), arguments
 
@@ -296,7 +296,7 @@ def test_help_shows_its_own_options_and_names_the_others(capsys: pytest.CaptureF
         "--seeds",
         "--jobs",
         "--search.trials",
-        "Every setting of `madao train`",
+        "All options of madao train",
         "outer.every: 60",
     ):
         assert part in text

@@ -60,7 +60,7 @@ def test_every_way_to_name_a_policy(run: Path) -> None:
 def test_a_file_that_is_there_stays_unless_told_otherwise(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (run / "policy.json").read_text()
     assert main(["export", "uniform", "--to", "json", f"--out={run / 'policy.json'}"]) == 2
-    assert "policy.json is there already; give --out another name, or --overwrite" in capsys.readouterr().err
+    assert "policy.json already exists; choose another --out, or add --overwrite" in capsys.readouterr().err
     assert (run / "policy.json").read_text() == before
     assert main(["export", "uniform", "--to", "json", f"--out={run / 'policy.json'}", "--overwrite"]) == 0
     assert PolicySpec.load(run / "policy.json") == Uniform().spec()
@@ -72,11 +72,11 @@ def test_a_file_that_is_there_stays_unless_told_otherwise(run: Path, capsys: pyt
     [
         (
             ["runs/none", "--to=json"],
-            "there is no run or policy runs/none; give a run directory, a policy.json, uniform",
+            "no run or policy runs/none; give a run directory, a policy.json, uniform",
         ),
-        (["empty", "--to=json"], "empty has no policy.json; a run of method standard has no policy"),
-        (["trivialaugment", "--to=timm"], "trivialaugment has another law than a policy file holds"),
-        (["autoaugment-cifar10", "--to=timm"], "autoaugment-cifar10 has another law than a policy file holds"),
+        (["empty", "--to=json"], "empty has no policy.json; runs of the method base have no policy"),
+        (["trivialaugment", "--to=timm"], "trivialaugment does not fit into a policy file"),
+        (["autoaugment-cifar10", "--to=timm"], "autoaugment-cifar10 does not fit into a policy file"),
         (["runs/x", "--to=keras"], "--to: expected one of torchvision, albumentations, kornia"),
         (["runs/x"], "to"),
         (["--to=json"], "run"),

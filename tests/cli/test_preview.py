@@ -58,7 +58,7 @@ def test_a_folder_and_a_saved_policy(tmp_path: Path) -> None:
     [
         (["--policy=randaug"], "unknown policy 'randaug'; did you mean 'randaugment'?"),
         (["--policy=no/policy.json"], "there is no policy file 'no/policy.json'"),
-        (["--images=/no/such/folder"], "there is no file or folder /no/such/folder"),
+        (["--images=/no/such/folder"], "no file or folder /no/such/folder"),
         (["--images={empty}"], "no image under"),
         (["--images={text}"], "as an image"),
         (["--policy={text}"], "not a whole JSON document"),
@@ -88,8 +88,8 @@ def test_unknown_option(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_says_what_each_option_does() -> None:
     result = subprocess.run([sys.executable, "-m", "madao.cli", "preview", "--help"], capture_output=True, text=True)
     assert result.returncode == 0
-    assert "contact sheet" in result.stdout
-    assert "How many draws of each" in result.stdout
+    assert "Write a sheet of images" in result.stdout
+    assert "Number of draws for each image" in result.stdout
 
 
 def test_captions_fit_beside_each_other_and_can_be_written_in_the_font(tmp_path: Path) -> None:

@@ -67,8 +67,11 @@ def test_an_old_name_is_read_from_every_place_that_settings_come_from(old: str, 
         "--variants": read_plan(["--methods", "mine", "--variants", str(variants)]).methods["mine"],
     }
     if now in NOT_OPTIONS:
-        with pytest.raises(UserError, match=now):
-            read_config([f"--{old}={word}"])
+        for flag in ([f"--{old}={word}"], [f"--{old}", word]):
+            with pytest.raises(UserError) as caught:
+                read_config(flag)
+            remedy = str(caught.value).split("'")[1]
+            found[f"the remedy for {flag}"] = read_config(["--config", remedy])
     else:
         found |= {"a flag": read_config([f"--{old}={word}"]), "a flag, a word": read_config([f"--{old}", word])}
     assert {place: value(config, now) for place, config in found.items()} == dict.fromkeys(found, given)

@@ -135,11 +135,11 @@ def test_the_last_good_value_is_taken(key: str, value: float) -> None:
 def test_values_that_do_not_fit_together_are_refused_in_one_line() -> None:
     with pytest.raises(UserError, match=r"^`accumulate` must divide `batch_size`, got 3 and 128$"):
         TrainConfig(accumulate=3)
-    with pytest.raises(UserError, match=r"^`outer.init_decay` goes with `outer.optimizer=adam`, not rmsprop$"):
+    with pytest.raises(UserError, match=r"^`outer.init_decay` needs `outer.optimizer=adam`, got rmsprop$"):
         OuterConfig(optimizer="rmsprop", init_decay=1.0)
     with pytest.raises(UserError, match=r"^`optimizer.nesterov` needs `optimizer.momentum` above 0$"):
         OptimizerConfig(nesterov=True, momentum=0)
-    with pytest.raises(UserError, match=r"^`optimizer.milestones` belong to the schedule step, got cosine$"):
+    with pytest.raises(UserError, match=r"^`optimizer.milestones` needs `optimizer.schedule=step`, got cosine$"):
         OptimizerConfig(milestones=[3])
     TrainConfig(accumulate=4)
     OptimizerConfig(nesterov=True)
@@ -195,7 +195,7 @@ def test_settings_that_are_not_there_have_their_defaults() -> None:
     ],
 )
 def test_settings_nobody_knows_are_refused_in_one_line(plain: dict[str, Any], named: str) -> None:
-    with pytest.raises(UserError, match=r"^these settings are of another version of madao: ") as caught:
+    with pytest.raises(UserError, match=r"^these settings were written by another version of madao: ") as caught:
         from_dict(plain)
     assert named in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""The `madao` command: one file a verb."""
+"""The `madao` command, with one module per verb."""
 
 import importlib
 import re
@@ -8,22 +8,26 @@ import madao
 
 VERBS = {
     "train": "train a model and learn its augmentation policy",
-    "compare": "methods over seeds, as one table",
-    "report": "what runs found, as a page to look at",
-    "evaluate": "measure a trained model",
-    "demo": "plant a shift in digits and watch the policy find it",
-    "recipes": "list the settings of the paper's tables",
-    "preview": "a contact sheet of what a policy does to images",
-    "export": "a learned policy as a transform of another library",
+    "compare": "compare augmentation methods over several seeds",
+    "report": "write an HTML report of one or more runs",
+    "evaluate": "measure the error of a trained model",
+    "demo": "shift the test digits and see the policy find the shift",
+    "recipes": "list ready-made settings, with the paper's results",
+    "preview": "draw sample images under a policy",
+    "export": "write a policy as a transform of another library",
 }
 
-# What comes with pip install 'madao[train]' and not without.
+# Installed by pip install 'madao[train]' only.
 _OF_TRAIN = {"jsonargparse", "lightning_fabric", "matplotlib", "rich", "scipy", "sklearn", "tensorboard", "torchvision"}
 _OF_TRAIN |= {"yaml"}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: The verb and its arguments. By default those of the process.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         if arguments[:1] == ["help"]:  # madao help train: madao train --help
@@ -35,12 +39,12 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"madao {madao.__version__}")
             return 0
         return _run(*arguments)
-    except KeyboardInterrupt:  # at any time, that of torch's import too
-        # Once there is a run, its command says more.
+    except KeyboardInterrupt:  # also while torch is imported
+        # Once a run has started, its command reports more.
         when = " before training began; run the same command again" if arguments[:1] == ["train"] else ""
         print(f"madao: stopped{when}", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of a pipe has seen enough
+    except BrokenPipeError:  # the reader of the pipe has closed it
         sys.stderr.close()
         return 1
     except OSError as error:
@@ -49,8 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(verb: str, *arguments: str) -> int:
-    """Run a command; what a user can mend is said in one line."""
-    # Imported here, since they bring torch, for which --help need not wait.
+    """Run a command and report errors of the user in one line."""
+    # Imported here, since they import torch, which takes seconds.
     from madao.errors import MadaoError
     from madao.training.interrupt import Interrupted
 
@@ -62,13 +66,13 @@ def _run(verb: str, *arguments: str) -> int:
     except Interrupted as stop:
         print(f"madao: {stop}", file=sys.stderr)
         return stop.exit_code
-    except SystemExit as stop:  # argparse's own, after --help
+    except SystemExit as stop:  # raised by argparse after --help
         return int(stop.code or 0)
     return 0
 
 
 def with_flags(message: str) -> str:
-    """Write the settings that an error names in backticks as flags, those that have no flag by their names.
+    """Return a message with its settings, in backticks, written as flags, or as plain names if they have no flag.
 
     >>> with_flags("`data.size` must be at least 1; try `batch_size=64`")
     '--data.size must be at least 1; try --batch_size 64'
@@ -82,13 +86,18 @@ def with_flags(message: str) -> str:
     return re.sub(r"`(?P<name>[a-z_]+(?:\.[a-z_]+)?)(?:=(?P<value>[^`]*))?`", flag, message)
 
 
+def say(line: str) -> None:
+    """Print a line with its settings written as flags."""
+    print(with_flags(line), flush=True)
+
+
 def _call(verb: str, arguments: list[str]) -> None:
     from madao.errors import UserError
     from madao.text import nearest
 
     if verb not in VERBS:
         raise UserError(f"unknown command {nearest(verb, VERBS)}")
-    # Imported here: no verb waits for what only another one needs.
+    # Imported here, so that no verb waits for the imports of another.
     try:
         importlib.import_module(f"madao.cli.{verb}").command(arguments)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""`python -m madao.cli`, where the installed `madao` is not on the path."""
+"""Run the command line with `python -m madao.cli` if `madao` is not on PATH."""
 
 from madao.cli import main
 

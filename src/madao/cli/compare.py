@@ -1,4 +1,4 @@
-"""`madao compare`: methods over seeds, as one table."""
+"""`madao compare`: train several methods over several seeds and tabulate them."""
 
 import shlex
 import sys
@@ -6,7 +6,7 @@ import sys
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from madao.cli import with_flags
+from madao.cli import say, with_flags
 from madao.cli.compare_arguments import MORE, own_parser, read_plan
 from madao.errors import UserError
 from madao.experiments.compare_config import Plan
@@ -17,13 +17,13 @@ from madao.training.interrupt import Interrupted
 
 
 def command(arguments: list[str]) -> None:
-    """Compare as the command line says."""
+    """Run `madao compare`."""
     if {"-h", "--help"} & {*arguments}:
         own_parser().print_help()
         print(MORE)
         return
     plan = read_plan(arguments)
-    comparison, stopped = Comparison(plan, ["madao", "compare", *arguments], _warn), None
+    comparison, stopped = Comparison(plan, ["madao", "compare", *arguments], _warn, say), None
     with comparison.begin() as table:
         print(_opening(plan, table), flush=True)
         try:
@@ -32,7 +32,7 @@ def command(arguments: list[str]) -> None:
             stopped = stop
         table = comparison.write()
         _show(table)
-        report = f"; to see the runs: madao report {shlex.quote(str(plan.folder))}"
+        report = f"; see the runs: madao report {shlex.quote(str(plan.folder))}"
         finished = any(row.errors for row in table.rows)
         print(f"wrote {plan.folder / 'table.md'} and table.json{report if finished else ''}")
         if comparison.export is not None:
@@ -50,13 +50,13 @@ def _warn(line: str) -> None:
 
 
 def _opening(plan: Plan, table: Table) -> str:
-    """Return the line that says what will be trained: a number of seeds is easily taken for one of them."""
+    """Return the line on methods and seeds. It lists the seeds, since `--seeds 3` is easily read as seed 3."""
     cells = len(plan.methods) * len(plan.seeds)
     finished = f", {cells - table.missing} of them finished" if table.missing < cells else ""
     search, tried = plan.chosen.search, ""
     if TUNED in plan.methods and search.trials and table.magnitude is None:
         times = f", {search.seeds} trainings each," if search.seeds > 1 else ""
-        tried = f"; {counted(search.trials, 'magnitude')}{times} to be tried for {TUNED}"
+        tried = f"; {counted(search.trials, 'magnitude')}{times} to try for {TUNED}"
     seeds = f"seed{'s' * (len(plan.seeds) > 1)} {', '.join(map(str, plan.seeds))}"
     return f"{', '.join(plan.methods)} with {seeds}: {counted(cells, 'training')}{finished}{tried}"
 
@@ -67,13 +67,13 @@ def _show(table: Table) -> None:
         shown.add_column(heading, no_wrap=True)
     for line in lines(table):
         shown.add_row(*line)
-    console = Console(highlight=False, soft_wrap=True, width=200)  # a line too long is better than one cut off
+    console = Console(highlight=False, soft_wrap=True, width=200)  # rather too long than cut off
     console.print(shown)
     console.print(with_flags(note(table)), markup=False)
 
 
 def _failures(problems: dict[str, str], table: Table) -> str:
-    """Return all failures in one line, each message once."""
+    """Return all failures in one line, with each message once."""
     by_message: dict[str, list[str]] = {}
     for name, message in problems.items():
         by_message.setdefault(message, []).append(name)

@@ -1,4 +1,4 @@
-"""Parsing the command line of `madao compare`."""
+"""The command line of `madao compare`."""
 
 import dataclasses
 import itertools
@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from madao.cli.parser import Parser, with_values
+from madao.cli.parser import Parser, current_options
 from madao.cli.train import with_recipes
 from madao.config.aliases import METHODS as OLD_METHODS
 from madao.config.aliases import current_arguments, current_method
@@ -20,11 +20,11 @@ from madao.text import nearest
 from madao.training.builders.policy import METHODS, build_policy
 
 _DEFAULT = ("base", "uniform", TUNED, "learned")
-_OURS = {"--seed": "--seeds", "--augment.method": "--methods", "--resume": "nothing: it always goes on"}
+_OURS = {"--seed": "--seeds", "--augment.method": "--methods", "--resume": "the same command to resume"}
 MORE = """
-Every setting of `madao train` may follow, by flag, --recipe or --config, and is the
-same in all cells. What differs from method to method goes into the file of
---variants, a name and its settings in each line:
+All options of madao train, --recipe and --config apply to every training.
+Settings that differ between methods go into the file of --variants, with the name
+of a method and its settings on each line:
 
   s60: {outer.every: 60}
   no products: {outer.solver: identity, outer.lr: 0.03}
@@ -36,24 +36,28 @@ examples:
 
 
 def read_plan(arguments: list[str]) -> Plan:
-    """What the command line asks for: defaults, then YAML files in their order, then flags."""
-    arguments = current_arguments(arguments)
+    """Return the plan of a command line: defaults, then YAML files in their order, then flags.
+
+    Raises:
+        UserError: An option, a method, a variant or a value is not valid.
+    """
+    arguments = current_options(arguments)
     given = {argument.split("=")[0] for argument in arguments if argument.startswith("--")}
     for flag, instead in _OURS.items():
         if flag in given:
-            raise UserError(f"madao compare sets {flag} itself, for each cell; use {instead}")
+            raise UserError(f"madao compare sets {flag} for each training; use {instead}")
     parser = own_parser()
     parser.add_settings(skip={"out"})
     recipe = next((right for left, right in _pairs(arguments) if left == "--recipe"), None)
-    arguments = with_recipes(with_values(arguments, parser))
+    arguments = with_recipes(arguments)
     chosen, base = _parsed(parser, arguments)
     if base.devices * base.num_nodes > 1:
-        raise UserError("madao compare trains each cell on one device; leave out `devices` and `num_nodes`")
+        raise UserError("madao compare trains on one device at a time; leave out `devices` and `num_nodes`")
     variants = _variants(chosen.variants)
     names = _names(chosen.methods, variants)
     if TUNED in names and chosen.search.trials and "--augment.magnitude" in given:
         raise UserError(
-            "--augment.magnitude is searched for; add --search.trials 0 to take the one that is given, or leave it out"
+            "madao compare searches for --augment.magnitude; leave it out, or add --search.trials 0 to use it"
         )
     methods = {}
     for name in names:
@@ -72,17 +76,17 @@ def read_plan(arguments: list[str]) -> Plan:
 
 
 def own_parser() -> Parser:
-    """The options of `madao compare` itself."""
+    """Return the parser of the options that only `madao compare` has."""
     parser = Parser(
         prog="madao compare",
         usage="madao compare [OPTIONS] [SETTINGS OF madao train]",
         description="Train several methods over several seeds and write one table: mean test error with its 95 % "
-        "interval, paired differences to base, uniform and RandAugment, time and memory. Run again, it goes on "
-        "where it stopped.",
+        "interval, paired differences to base, uniform and RandAugment, time and memory. Run the same command again "
+        "to resume.",
     )
-    parser.add_argument("--config", action="config", help="A YAML file of settings, named as the flags are.")
-    parser.add_argument("--recipe", type=str, help="A recipe by name; madao recipes lists them.")
+    parser.add_files()
     parser.add_class_arguments(CompareConfig, as_group=False)
+    parser.finish()
     return parser
 
 
@@ -96,7 +100,7 @@ def _parsed(parser: Parser, arguments: list[str]) -> tuple[CompareConfig, TrainC
 
 
 def _pairs(arguments: list[str]) -> list[tuple[str, str]]:
-    """Options with their values, however they are written."""
+    """Return options with their values, for `--name value` and `--name=value`."""
     return [
         (left, right if equals else after)
         for argument, after in itertools.pairwise([*arguments, ""])
@@ -105,17 +109,17 @@ def _pairs(arguments: list[str]) -> list[tuple[str, str]]:
 
 
 def _variants(path: str | None) -> dict[str, dict[str, Any]]:
-    """Settings by their dotted names, of each variant."""
+    """Return the settings of each variant by dotted name."""
     if path is None:
         return {}
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"--variants {path}: there is no such file") from None
+        raise UserError(f"--variants {path}: no such file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"--variants {path} is no YAML: {' '.join(str(error).split())}") from None
+        raise UserError(f"--variants {path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict) or not all(isinstance(value, dict) for value in content.values()):
-        raise UserError(f"--variants {path}: expected a name and its settings in each line, s60: {{outer.every: 60}}")
+        raise UserError(f"--variants {path}: each line needs a name and settings, as in s60: {{outer.every: 60}}")
     for name in content:
         if (
             not isinstance(name, str)
@@ -124,13 +128,13 @@ def _variants(path: str | None) -> dict[str, dict[str, Any]]:
             or name.startswith(".")
         ):
             raise UserError(
-                f"--variants {path}: {name!r} cannot be a name; choose one without / and , that is no method's"
+                f"--variants {path}: {name!r} cannot name a variant; use a name without / or , that is not a method"
             )
     return {name: {"augment.method": "learned", **_flat(value)} for name, value in content.items()}
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as dotted ones; augment.limits alone is a dictionary itself."""
+    """Return nested settings by dotted name. The value of `augment.limits` is a dictionary and stays one."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         nested = isinstance(value, dict) and prefix + key != "augment.limits"
@@ -149,10 +153,10 @@ def _names(methods: str | None, variants: dict[str, Any]) -> list[str]:
     names = [current_method(name.strip()) for name in methods.strip("[]").split(",") if name.strip()]
     for name in names:
         if name not in known:
-            hint = "; or name a policy.json by --variants" if "/" in name or name.endswith(".json") else ""
+            hint = "; to use a policy.json, add it to --variants" if "/" in name or name.endswith(".json") else ""
             raise UserError(f"unknown method {nearest(name, known)}{hint}")
     if not names:
-        raise UserError("--methods names none")
+        raise UserError("--methods must name at least one method")
     return list(dict.fromkeys(names))
 
 
@@ -163,5 +167,5 @@ def _seeds(text: str) -> list[int]:
         numbers = []
     seeds = numbers if "," in text or "[" in text else list(range(numbers[0])) if numbers else []
     if not seeds:
-        raise UserError(f"--seeds must be how many (3) or which (0,1,7), got {text!r}")
+        raise UserError(f"--seeds must be a number of seeds (3) or a list of them (0,1,7), got {text!r}")
     return list(dict.fromkeys(seeds))

@@ -1,4 +1,4 @@
-"""`madao demo`: does it learn? Digits with a planted shift, so that the right answer is known."""
+"""`madao demo`: learn a policy on digits with a known shift, to see whether it finds the shift."""
 
 import os
 import shutil
@@ -28,24 +28,24 @@ METHODS = ("base", "uniform", "learned")
 
 
 def command(arguments: list[str]) -> None:
-    """Run the demo as the command line says."""
+    """Run `madao demo`."""
     call(demo, "demo", arguments)
 
 
 def demo(planted: Planted = "rotate", seed: int = 0, epochs: int = 72, out: str | None = None) -> None:
-    """Train on upright digits, validate and test on moved ones: does the policy find out how they moved?
+    """Train on upright digits, test on shifted ones, and show whether the learned policy finds the shift.
 
-    Three trainings: base augmentation only, a uniform policy, and a learned policy. Run again, it goes
-    on where it stopped, or shows the table again.
+    The demo trains with base augmentation, a uniform policy and a learned policy. Running it again resumes it, or shows
+    the table again.
 
     Args:
-        planted: How validation and test digits moved. none is the control where there is nothing to find. With
-            rotate-or-brightness 0 to 4 are rotated and 5 to 9 brighter or darker, and there is a fourth training, with
-            a policy for each class (class). With by-tone half of all digits are dark on light; light ones are rotated
-            and dark ones brighter or darker, and the fourth training has a policy that looks at images (image).
-        seed: Weights, draws and the order of images.
-        epochs: Passes over the 899 training digits.
-        out: Where the run directories go. By default runs/demo-PLANTED-SEED.
+        planted: Shift of the validation and test digits; none for a control without a shift. rotate-or-brightness
+            rotates 0 to 4 and changes the brightness of 5 to 9, and adds a policy for each class. by-tone draws half of
+            all digits dark on light, rotates light digits and changes the brightness of dark ones, and adds a policy
+            that depends on the image.
+        seed: Seed of weights, augmentation and the order of images.
+        epochs: Number of passes over the 899 training digits.
+        out: Folder of the run directories. By default runs/demo-PLANTED-SEED.
     """
     folder = Path(out or f"runs/demo-{planted}-{seed}")
     configs = {method: demo_config(method, planted, seed, epochs, folder) for method in methods(planted)}
@@ -55,24 +55,23 @@ def demo(planted: Planted = "rotate", seed: int = 0, epochs: int = 72, out: str 
     console.print(_table(results, planted))
     if planted != "none":
         console.print(_verdict(results, planted), markup=False)
-    console.print(f"{time.monotonic() - started:.0f} s; the runs are in {folder}", markup=False)
-    console.print(f"look at all of it: {_program()} report {folder}", markup=False)
+    console.print(f"took {time.monotonic() - started:.0f} s; the runs are in {folder}", markup=False)
+    console.print(f"see the runs: {_program()} report {folder}", markup=False)
 
 
 def _program() -> str:
-    """What to type for madao: its path, where it was called by that and the environment is not active."""
+    """Return the command to type for madao: its path, if it was called by path and is not on PATH."""
     called = Path(sys.argv[0])
     return os.path.relpath(called) if called.name == "madao" and shutil.which("madao") is None else "madao"
 
 
 def methods(planted: str) -> tuple[str, ...]:
-    """Where classes or images move in different ways, there is a policy for each of them too."""
+    """Return the methods of a demo. Shifts that depend on the class or the image add a conditional policy."""
     return (*METHODS, *{BY_CLASS: ("class",), BY_TONE: ("image",)}.get(planted, ()))
 
 
 def demo_config(method: str, planted: Planted, seed: int, epochs: int, folder: Path) -> TrainConfig:
-    """The settings of one of the demo's trainings; the policy's belong to `learned`, `class` and `image` alone."""
-    # Ink on black needs no centring.
+    """Return the settings of one training. Those of the policy matter for `learned`, `class` and `image` only."""
     augment = AugmentConfig(
         method="learned" if method in ("class", "image") else method,
         conditional_on="class" if method == "class" else "image" if method == "image" else "none",
@@ -83,7 +82,7 @@ def demo_config(method: str, planted: Planted, seed: int, epochs: int, folder: P
         data=DataConfig(name="digits", shift=planted),
         augment=augment,
         optimizer=OptimizerConfig(lr=0.1, nesterov=True, weight_decay=5e-4),
-        # Few outer steps that look at many images: each step counts the same, however much of it is noise.
+        # Few outer steps on many images: all steps are equally long, so each should have little noise.
         outer=OuterConfig(
             every=6,
             lr=0.08,
@@ -91,7 +90,7 @@ def demo_config(method: str, planted: Planted, seed: int, epochs: int, folder: P
             train_batch_size=768,
             curvature_batch_size=384,
             pathwise_batch_size=384,
-            microbatch=768,  # all at once: digits are small
+            microbatch=768,  # all in one pass, since digits are small
         ),
         epochs=epochs,
         batch_size=64,
@@ -105,7 +104,7 @@ def demo_config(method: str, planted: Planted, seed: int, epochs: int, folder: P
 
 
 def _train_all(configs: dict[str, TrainConfig]) -> dict[str, Result]:
-    """One after the other; so small a network gains nothing from more than two threads."""
+    """Train one method after the other, with at most two threads: more do not help so small a network."""
     for config in configs.values():
         RunDirectory(Path(str(config.out))).check(config)
     threads = torch.get_num_threads()
@@ -113,18 +112,18 @@ def _train_all(configs: dict[str, TrainConfig]) -> dict[str, Result]:
     try:
         return {method: Trainer(build_run(config, title=f"{method:>8}")).fit() for method, config in configs.items()}
     except Interrupted as stop:
-        raise Interrupted(stop.number, "stopped, a checkpoint is written; run the same command to go on") from None
+        raise Interrupted(stop.number, "stopped, a checkpoint is written; run the same command to resume") from None
     finally:
         torch.set_num_threads(threads)
 
 
 def _table(results: dict[str, Result], planted: Planted) -> Table:
-    title = f"Digits: training digits upright, validation and test digits moved ({planted})"
-    table = Table("augmentation", "test error", "what it chooses most", title=title, title_justify="left")
+    title = f"Digits: upright in training, shifted in validation and test ({planted})"
+    table = Table("augmentation", "test error", "most frequent operations", title=title, title_justify="left")
     for method, result in results.items():
         default = {"base": "nothing", "uniform": "every operation 7 %"}.get(method, "")
         table.add_row(
-            METHOD_LABELS.get(method, f"policy of each {method}"),
+            METHOD_LABELS.get(method, f"policy for each {method}"),
             f"{100 * (result.test_error or 0):.2f} %",
             result.favoured(3) or default,
         )
@@ -132,9 +131,11 @@ def _table(results: dict[str, Result], planted: Planted) -> Table:
 
 
 def half_shares(result: Result, planted: str) -> list[tuple[str, float, float, int]]:
-    """Of each half of classes or images: the operation planted there, how often it and the other half draw it, rank.
+    """Return whether each half of the classes or images draws its own shift most.
 
-    The shares are means over the classes or training images of a half; the rank is among operations of its own half.
+    Returns:
+        For each half: the name of its shift, the mean selection probability of that operation in the half and in the
+        other half, and the operation's rank within the half. Means are over the classes or training images of a half.
     """
     found = []
     means = _means_of_tones(result) if planted == BY_TONE else _means_of_classes(result)
@@ -161,9 +162,9 @@ def _means_of_tones(result: Result) -> list[dict[str, float]]:
 
 
 def family_share(result: Result, planted: str) -> tuple[float, float, int]:
-    """The planted family's selection probability, how many times its start that is, and its rank among operations.
+    """Return the selection probability of the shift's operations, its ratio to the initial one, and its rank.
 
-    The rank compares the family's likeliest member with the operations outside of the family.
+    The rank compares the most likely of these operations with all others.
     """
     family = FAMILIES[planted]
     share = sum(result.policy[name] for name in family)
@@ -178,11 +179,11 @@ def _verdict(results: dict[str, Result], planted: Planted) -> str:
         classes = [f"{half[0]} to {half[-1]}" for half in HALVES]
         halves = ["light digits", "dark ones"] if planted == BY_TONE else classes
         parts = [
-            f"{name} in {100 * here:.0f} % of draws for {half}, where it was planted, and in {100 * there:.0f} % for "
+            f"{name} in {100 * here:.0f} % of draws for {half}, which have this shift, and in {100 * there:.0f} % for "
             "the others"
             for half, (name, here, there, _) in zip(halves, half_shares(results[method], planted), strict=True)
         ]
-        return f"the policy for each {method} chooses {'; '.join(parts)}"
+        return f"the learned policy for each {method} chooses {'; '.join(parts)}"
     share, times, rank = family_share(results["learned"], planted)
     family = " and ".join(FAMILIES[planted])
     place = {1: "the most", 2: "the second most"}.get(rank, f"place {rank}")
@@ -190,5 +191,5 @@ def _verdict(results: dict[str, Result], planted: Planted) -> str:
     better = errors["learned"] < min(errors["uniform"], errors["base"])
     return (
         f"the policy chooses {family} in {100 * share:.0f} % of draws, {times:.1f} times as often as at the start and "
-        f"{place} of all; its test error is {'the lowest' if better else 'not the lowest'}"
+        f"{place} of all operations; its test error is {'the lowest' if better else 'not the lowest'}"
     )

@@ -1,4 +1,4 @@
-"""`madao evaluate`: measure a model that `madao train` trained."""
+"""`madao evaluate`: measure the error of a model that `madao train` trained."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ from madao.training.splits import load_splits, on_device
 
 
 def command(arguments: list[str]) -> None:
-    """Evaluate as the command line says."""
+    """Run `madao evaluate`."""
     call(evaluate, "evaluate", arguments, plain="run")
 
 
@@ -36,26 +36,26 @@ def evaluate(
     protocol: Literal["task", "linear"] = "task",
     linear: LinearProtocol = LinearProtocol(),  # noqa: B008 -- frozen
 ) -> None:
-    """Measure the error of a trained model on images that are not augmented.
+    """Measure the error of a trained model on images without augmentation.
 
     Args:
-        run: The run directory.
-        weights: The best on the run's validation images, or those of its last checkpoint. By default those that saw
-            the test set at the end of the run.
-        split: Which images.
-        root: Where the data lies now, or other data of the same classes. By default where it lay in training.
-        batch_size: Images in one pass.
-        device: auto, cpu or cuda.
-        protocol: What the run's own task measures; or linear: a linear classifier on the frozen features of moco.
-        linear: How that classifier is trained.
+        run: Run directory.
+        weights: Weights to evaluate: best (best on the validation set) or last (last checkpoint). By default those that
+            the run evaluated on the test set.
+        split: Images to evaluate on.
+        root: Folder of the data, if it has moved, or of other data with the same classes. By default as in training.
+        batch_size: Number of images in each pass.
+        device: Device to use: auto (a GPU if there is one), cpu or cuda.
+        protocol: Measure: task (as in training) or linear (error of a linear classifier on MoCo's frozen features).
+        linear: Training of the linear classifier.
     """
     directory = RunDirectory(Path(run))
     saved = directory.saved_config()
     if saved is None:
-        raise UserError(f"{run} is no run directory: it has no config.yaml")
+        raise UserError(f"{run} is not a run directory: it has no config.yaml")
     config = from_dict(saved)
     if protocol == "linear" and config.task.name != "moco":
-        raise UserError(f"--protocol linear measures the features of moco, but {run} learned {config.task.name}")
+        raise UserError(f"--protocol linear needs a run of the task moco, but the task of {run} is {config.task.name}")
     weights = weights or config.eval_checkpoint
     data = config.data if root is None else dataclasses.replace(config.data, root=root)
     where = pick_device(device)
@@ -64,20 +64,20 @@ def evaluate(
     state = load_torch(directory.best) if weights == "best" else directory.checkpoints.load()
     if state is None:
         raise UserError(f"{run} has no checkpoint yet")
-    splits, _ = on_device(load_splits(data), data, where)  # decoded by whom the run had them decoded
+    splits, _ = on_device(load_splits(data), data, where)  # with the decoder of the run
     trained = len(state["classes"])
     if len(splits.classes) > trained:
-        raise UserError(f"the data has {len(splits.classes)} classes, the model of {run} was trained on {trained}")
+        raise UserError(f"the data has {len(splits.classes)} classes, but the model of {run} was trained on {trained}")
     if list(splits.classes) != state["classes"]:
         other = next((name for name in splits.classes if name not in state["classes"]), splits.classes[0])
-        raise UserError(f"the classes are not those the model of {run} was trained on: {other!r} is new or elsewhere")
+        raise UserError(f"the model of {run} was trained on other classes: {other!r} is new or out of order")
     images = splits.test if split == "test" else splits.validation
     if images is None:
         other = "validation" if split == "test" else "test"
         there = splits.validation if split == "test" else splits.test
-        remedy = "name a folder that has one by --root" if there is None else f"use --split {other}"
+        remedy = "use --root with a folder that has one" if there is None else f"use --split {other}"
         raise UserError(f"this data has no {split} split; {remedy}")
-    # As the model was trained, whatever the images at hand are.
+    # Normalise as in training, even if the images are others.
     trained_on = json.loads((directory.path / "split.json").read_text())
     splits = dataclasses.replace(splits, mean=tuple(trained_on["mean"]), std=tuple(trained_on["std"]))
     model = build_model(dataclasses.replace(config.model, pretrained=False), splits, config.task)
@@ -112,7 +112,7 @@ def evaluate(
 
 
 def _of(found: EvalResult) -> str:
-    """What the error is the part of, and what else was measured."""
+    """Return the number of images and any other metrics."""
     if "mean_class_error" in found.metrics:
         others = f", mean per-class error {100 * found.metrics['mean_class_error']:.2f} %"
         return f"({round(found.error * found.count)} of {found.count}){others}"

@@ -1,4 +1,4 @@
-"""`madao export`: a learned policy as a transform of another library."""
+"""`madao export`: write a policy as a transform of another library."""
 
 from pathlib import Path
 from typing import Literal
@@ -13,7 +13,7 @@ from madao.policy.registry import NAMED
 
 
 def command(arguments: list[str]) -> None:
-    """Export as the command line says."""
+    """Run `madao export`."""
     call(export, "export", arguments, plain="run")
 
 
@@ -27,21 +27,21 @@ def export(
     """Write a policy as a transform of another library.
 
     Args:
-        run: A run directory, a policy.json, or uniform or randaugment.
-        to: The library. python is one file that needs Pillow alone, json the policy itself.
-        out: The file to write. By default policy_torchvision.py and so on, here.
-        overwrite: Replace the file if it is there.
-        label: Of a policy with classes, the one whose part is written, by its name; shared for what classes or images
-            share. By default the whole policy: with classes for torchvision, python and json, whose transforms take
-            labels; looking at images for all but kornia.
+        run: Policy to export: a run directory, a policy.json, uniform or randaugment.
+        to: Target library. python writes a single file that needs only Pillow; json writes the policy itself.
+        out: File to write. By default policy_torchvision.py, and so on, in the current folder.
+        overwrite: Replace the file if it exists.
+        label: Class whose policy is exported, or shared for the part that classes or images share. By default the whole
+            policy. Only torchvision, python and json take policies for each class; all but kornia take policies for
+            each image.
     """
     target = TARGETS[to]
     spec = of_label(_read(run), label)
     path = Path(out or target.file)
     if path.is_dir():
-        raise UserError(f"--out {path} is a folder; give the path of a file, {path / target.file} for one")
+        raise UserError(f"--out {path} is a folder; give the path of a file, such as {path / target.file}")
     if path.exists() and not overwrite:
-        raise UserError(f"{path} is there already; give --out another name, or --overwrite")
+        raise UserError(f"{path} already exists; choose another --out, or add --overwrite")
     try:
         text = text_for(spec, to, path.stem)
     except ValueError as error:
@@ -51,7 +51,7 @@ def export(
             file.write(text.encode())
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from None
-    print(f"wrote {path} (needs {target.needs}); use it so:")
+    print(f"wrote {path} (needs {target.needs}); usage:")
     for line in target.usage:
         shown = (
             line.replace("(image)", "(image, label)").replace("(images)", "(images, labels)") if spec.classes else line
@@ -60,7 +60,11 @@ def export(
 
 
 def of_label(spec: PolicySpec, label: str | None) -> PolicySpec:
-    """The part of a class, as a policy without classes; all of it where none is named."""
+    """Return the policy of one class, or the whole policy without a label.
+
+    Raises:
+        UserError: The policy has no such class.
+    """
     if label is None:
         return spec
     try:
@@ -76,18 +80,18 @@ def _read(run: str) -> PolicySpec:
         path = path / "policy.json"
         if not path.is_file():
             raise UserError(
-                f"{run} has no policy.json; a run of method standard has no policy, and one just begun has none yet"
+                f"{run} has no policy.json; runs of the method base have no policy, and new runs have none yet"
             )
     elif run in NAMED and not path.exists():
         policy = load_policy(run)
         if not isinstance(policy, FrozenPolicy):
             raise UserError(
-                f"{run} has another law than a policy file holds, and the libraries have it themselves; give a run, a "
-                "policy.json, uniform or randaugment"
+                f"{run} does not fit into a policy file, and the libraries include it already; give a run directory, "
+                "a policy.json, uniform or randaugment"
             )
         return policy.spec()
     elif not path.exists():
-        raise UserError(f"there is no run or policy {run}; give a run directory, a policy.json, uniform or randaugment")
+        raise UserError(f"no run or policy {run}; give a run directory, a policy.json, uniform or randaugment")
     try:
         return PolicySpec.load(path)
     except ValueError as error:

@@ -1,6 +1,9 @@
-"""Help in sections: what everybody needs first, the rest by name."""
+"""Help in sections: common options first, the rest by name."""
 
+import argparse
 from collections.abc import Sequence
+
+import jsonargparse
 
 from madao.errors import UserError
 from madao.text import nearest
@@ -8,8 +11,8 @@ from madao.text import nearest
 _ALL = "all"
 
 
-def asked_for(arguments: Sequence[str]) -> str | None:
-    """The section that `--help SECTION` names, empty where it names none; None where there is no `--help`."""
+def requested_section(arguments: Sequence[str]) -> str | None:
+    """Return the section that `--help SECTION` names: empty for `--help` alone, None without `--help`."""
     for place, argument in enumerate(arguments):
         if argument in ("-h", "--help"):
             following = next(iter(arguments[place + 1 :]), "")
@@ -17,27 +20,33 @@ def asked_for(arguments: Sequence[str]) -> str | None:
     return None
 
 
-def section(whole: str, names: Sequence[str], name: str, command: str, examples: Sequence[str]) -> str:
-    """A part of a long help.
+def help_text(parser: jsonargparse.ArgumentParser, section: str, examples: Sequence[str]) -> str:
+    """Return the help of a parser, or a part of it.
 
     Args:
-        whole: The help of a parser with a group of options for each of `names`: `--data.root` is of `data`.
-        names: Of its sections.
-        name: Which one; empty for what is in none of them, examples and a list of sections; `all` for the whole.
-        command: What the help is of.
-        examples: Of its use.
+        parser: A parser with a group of options for each section.
+        section: Name of a group; empty for the options outside groups, with examples and a list of sections; `all` for
+            every option.
+        examples: Arguments of example commands.
+
+    Raises:
+        UserError: There is no such section.
     """
-    if name == _ALL:
-        return whole
-    if name and name not in names:
-        raise UserError(f"unknown section of help {nearest(name, [*names, _ALL])}")
-    parts = whole.rstrip().split("\n\n")
-    own = {known: next(part for part in parts if f"\n  --{known}." in part) for known in names}
-    if name:
-        return f"{own[name]}\n"
-    width = max(map(len, names))
-    listed = [f"  {known:<{width}}  {part.splitlines()[0].rstrip(':')}" for known, part in own.items()]
-    shown = ["examples:", *(f"  madao {command} {example}" for example in examples)]
-    more = [f"more settings, by madao {command} --help SECTION:", *listed, f"  {_ALL:<{width}}  All of them"]
-    rest = [part for part in parts if part not in own.values()]
-    return "\n\n".join([*rest, "\n".join(shown), "\n".join(more)]) + "\n"
+    titles = {name: str(group.title) for name, group in parser.groups.items()}
+    if section == _ALL:
+        return parser.format_help()
+    if section and section not in titles:
+        raise UserError(f"unknown section of help {nearest(section, [*titles, _ALL])}")
+    for action in parser._actions:
+        group = action.dest.partition(".")[0]
+        if (group if group in titles else "") != section:
+            action.help = argparse.SUPPRESS
+    if section:
+        parser.description = None
+        return parser.format_help()
+    width = max(map(len, titles))
+    listed = [f"  {name:<{width}}  {title}" for name, title in {**titles, _ALL: "All options"}.items()]
+    shown = [f"  {parser.prog} {example}" for example in examples]
+    return "\n".join(
+        [parser.format_help(), "examples:", *shown, "", f"more options: {parser.prog} --help SECTION", *listed, ""]
+    )

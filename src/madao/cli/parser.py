@@ -1,4 +1,4 @@
-"""Flags and YAML to function arguments and dataclasses, with errors of one line."""
+"""Command lines and YAML files as function arguments and dataclasses, with one-line errors."""
 
 import argparse
 import difflib
@@ -19,7 +19,7 @@ _read_yaml = jsonargparse.get_loader("yaml")
 
 
 def _read_settings(text: str) -> Any:
-    """Read YAML, with settings under the names they have today."""
+    """Read YAML and replace old names of settings by current ones."""
     found = _read_yaml(text)
     return current_config(found) if isinstance(found, dict) else found
 
@@ -27,51 +27,83 @@ def _read_settings(text: str) -> Any:
 jsonargparse.set_loader("madao", _read_settings, (yaml.YAMLError,))
 
 
+_SWITCHES = (bool, bool | str, bool | None)
+
+
+class _HelpFormatter(jsonargparse.DefaultHelpFormatter):
+    """A formatter that shows defaults but no Python types: the placeholder of an option lists its choices."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        if getattr(action, "_typehint", None) is None:
+            return super()._get_help_string(action)
+        default = str(action.default).lower() if isinstance(action.default, bool) else "%(default)s"
+        shown = "" if action.default in (None, argparse.SUPPRESS) else f" (default: {default})"
+        return f"{action.help}{' (required)' if action.required else shown}"
+
+
 class Parser(jsonargparse.ArgumentParser):
-    """jsonargparse, whose errors become `UserError`s that name the nearest known option; options are spelt out."""
+    """A parser that raises `UserError` with the nearest known option, and takes `--resume` for `--resume true`."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, **{"allow_abbrev": False, "parser_mode": "madao", **keywords})
+        super().__init__(
+            *arguments, allow_abbrev=False, parser_mode="madao", formatter_class=_HelpFormatter, **keywords
+        )
+
+    def add_files(self) -> None:
+        """Add `--config` and `--recipe`."""
+        self.add_argument("--config", action="config", help="YAML file of settings, named like the options.")
+        self.add_argument("--recipe", type=str, help="Name of a recipe; madao recipes lists them.")
+        for action in self._actions:
+            if action.dest == "print_config":
+                action.help = "Print all settings as YAML and exit."
 
     def add_settings(self, skip: Collection[str] = ()) -> None:
-        """Add an option for each setting of `madao train`. Those that are no options are read from YAML files only."""
+        """Add the settings of `madao train`. YAML files may also set those that have no flag."""
         self.add_class_arguments(TrainConfig, as_group=False, skip={*skip})
+        self.finish()
+
+    def finish(self) -> None:
+        """Let switches stand without a value, and hide actions that are no options."""
         for action in self._actions:
-            if action.dest in NOT_OPTIONS:
+            if getattr(action, "_typehint", None) in _SWITCHES:
+                action.nargs, action.const = "?", True
+            # jsonargparse adds an action for the file of each section.
+            if action.dest in NOT_OPTIONS or action.dest in self.groups:
                 action.help = argparse.SUPPRESS
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise what went wrong as one line."""
+        """Raise `UserError` with a one-line message."""
         raise UserError(_explain(message, _options(self), self.prog)) from None
 
 
 def call(
-    function: Callable[..., None], verb: str, arguments: list[str], plain: str | None = None, what: str = "run"
+    function: Callable[..., None], verb: str, arguments: list[str], plain: str | None = None, noun: str = "run"
 ) -> None:
-    """Call a function whose signature and docstring are its command line.
+    """Call a function whose signature and docstring define its command line.
 
     Args:
-        function: What to call.
+        function: The function to call.
         verb: The command.
-        arguments: Of the command line.
-        plain: The parameter that may be given without its name: `madao report RUN` for `madao report --runs RUN`.
-        what: What that parameter names, in messages: "run".
+        arguments: The command line after the verb.
+        plain: Parameter whose name may be left out: `madao report RUN` instead of `madao report --runs RUN`.
+        noun: Word for that parameter in messages.
     """
     parser = Parser(prog=f"madao {verb}", description=(function.__doc__ or "").split("\n")[0])
     parser.add_function_arguments(function, as_group=False)
+    parser.finish()
     if plain is not None:
         parameter = inspect.signature(function).parameters[plain]
-        several, one = parameter.annotation == list[str], what.upper()
+        several, one = parameter.annotation == list[str], noun.upper()
         given = f"{one} [{one} …]" if several else one if parameter.default is parameter.empty else f"[{one}]"
         parser.usage = f"madao {verb} {given} [OPTIONS]"
-        arguments = _named(arguments, plain, several, what, parser)
-    found = parser.parse_args(with_values(arguments, parser))
-    function(**vars(parser.instantiate(found)))
+        arguments = _named(arguments, plain, several, noun, parser)
+    function(**vars(parser.instantiate(parser.parse_args(arguments))))
 
 
-def _named(arguments: list[str], name: str, several: bool, what: str, parser: jsonargparse.ArgumentParser) -> list[str]:
-    """With the values that no option takes under the name they belong to."""
-    switches = _switches(parser)
+# By hand, since argparse finds no positional arguments between options, and jsonargparse none that have a flag too.
+def _named(arguments: list[str], name: str, several: bool, noun: str, parser: jsonargparse.ArgumentParser) -> list[str]:
+    """Return the arguments with values that belong to no option under the name of a parameter."""
+    switches = {option for action in parser._actions if action.nargs == "?" for option in action.option_strings}
     values: list[str] = []
     rest: list[str] = []
     taken = False
@@ -87,38 +119,32 @@ def _named(arguments: list[str], name: str, several: bool, what: str, parser: js
             rest.append(argument)
         taken = option and "=" not in argument and argument not in switches and argument not in ("-h", "--help")
     if len(values) > 1 and not several:
-        raise UserError(f"one {what} is expected, got {len(values)}: {' '.join(values)}")
+        raise UserError(f"expected one {noun}, got {len(values)}: {' '.join(values)}")
     if not values:
         return rest
     if any(argument == f"--{name}" or argument.startswith(f"--{name}=") for argument in rest):
-        raise UserError(f"what is {values[0]!r}? give --{name} by its name or without it, not both")
+        raise UserError(f"unexpected {values[0]!r}; give the {noun} with or without --{name}, not both")
     return [f"--{name}", json.dumps(values, ensure_ascii=False) if several else values[0], *rest]
 
 
-def with_values(arguments: list[str], parser: jsonargparse.ArgumentParser) -> list[str]:
-    """`--resume` and the like mean `--resume true`; old names are those of today."""
-    arguments = current_arguments(arguments)
-    given = (argument[2:].split("=")[0] for argument in arguments if argument.startswith("--"))
-    if (name := next((name for name in given if name in NOT_OPTIONS), None)) is not None:
-        raise UserError(f"`{name}` is a setting for experiments and has no flag; write it into a file for `config`")
-    switches = _switches(parser)
-    complete = []
-    for position, argument in enumerate(arguments):
-        complete.append(argument)
-        following = arguments[position + 1 : position + 2]
-        if argument in switches and (not following or following[0].startswith("--")):
-            complete.append("true")
-    return complete
+def current_options(arguments: list[str]) -> list[str]:
+    """Return a command line with old flags replaced by current ones.
 
-
-def _switches(parser: jsonargparse.ArgumentParser) -> set[str]:
-    """The options that are true or false."""
-    return {
-        option
-        for action in parser._actions
-        if getattr(action, "_typehint", None) in (bool, bool | str, bool | None)
-        for option in action.option_strings
-    }
+    Raises:
+        UserError: A flag is a setting for experiments, which YAML files can set.
+    """
+    current = current_arguments(arguments)
+    for given, argument, following in zip(arguments, current, [*current, ""][1:], strict=True):
+        name, equals, value = argument.removeprefix("--").partition("=")
+        if argument.startswith("--") and name in NOT_OPTIONS:
+            section, _, key = name.rpartition(".")
+            value = value if equals else "VALUE" if following.startswith("--") else following or "VALUE"
+            yaml_text = f"{{{section}: {{{key}: {value}}}}}" if section else f"{{{key}: {value}}}"
+            raise UserError(
+                f"{given.partition('=')[0]} is a setting for experiments and has no flag; use --config '{yaml_text}', "
+                "or the same in a YAML file"
+            )
+    return current
 
 
 def _options(parser: jsonargparse.ArgumentParser) -> list[str]:
@@ -126,6 +152,7 @@ def _options(parser: jsonargparse.ArgumentParser) -> list[str]:
     return [option for action in shown for option in action.option_strings if option.startswith("--")]
 
 
+# By regular expressions, since the exceptions of jsonargparse carry neither the key nor the value, only this text.
 def _explain(message: str, options: list[str], program: str) -> str:
     unknown = re.search(r"unrecognized arguments: (\S+)", message)
     unknown_key = re.search(r"""(?:[Oo]ption|Key) ['"]([\w.-]+)['"]""", message)
@@ -137,17 +164,17 @@ def _explain(message: str, options: list[str], program: str) -> str:
             return f"no option stands before {name!r}; {meant}see {program} --help"
         return f"unknown option {name!r}; {_hint(name, options)}see {program} --help"
     if mismatch is not None:
-        return f"--{mismatch[1]}: expected {_type_name(mismatch[2])}, got {_one_line(mismatch[3])!r}"
+        return f"`{mismatch[1]}`: expected {_type_name(mismatch[2])}, got {_one_line(mismatch[3])!r}"
     if unknown_key is not None and "Expected" not in message:
         name = unknown_key[1]
         hint = _hint(f"--{name}", options).replace("--", "")
         return f"unknown setting {name!r}; {hint}see {program} --help"
-    plain = re.sub(r'Parser key "([\w.]+)":', r"--\1:", _one_line(message))
+    plain = re.sub(r'Parser key "([\w.]+)":', r"`\1`:", _one_line(message))
     return f"{plain}; see {program} --help"
 
 
 def _hint(name: str, options: list[str]) -> str:
-    # The last part counts for itself, so that --learning_rate finds nothing and --lr finds --optimizer.lr.
+    # Compare the last part first: --lr means --optimizer.lr, and --learning_rate resembles no option.
     close = [option for option in options if option.split(".")[-1].lstrip("-") == name.split(".")[-1].lstrip("-")]
     close = close or difflib.get_close_matches(name, options, n=1)
     return f"did you mean {close[0]!r}? " if close else ""
@@ -157,9 +184,9 @@ def _type_name(text: str) -> str:
     choices = re.search(r"Literal\[(.+?)\]", text)
     if choices is not None:
         return f"one of {choices[1]}".replace("'", "")
-    return (
-        re.sub(r"<class '(\w+)'>", r"\1", _one_line(text)).replace("int", "a whole number").replace("float", "a number")
-    )
+    names = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
+    plain = re.sub(r"<class '(\w+)'>", r"\1", _one_line(text))
+    return re.sub(r"\b(int|float|bool|str)\b", lambda found: names[found[1]], plain)
 
 
 def _one_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`madao preview`: a contact sheet of what a policy does to images."""
+"""`madao preview`: draw sample images under a policy."""
 
 import math
 from pathlib import Path
@@ -21,7 +21,7 @@ _LINE = 14
 
 
 def command(arguments: list[str]) -> None:
-    """Write a sheet as the command line says."""
+    """Run `madao preview`."""
     call(preview, "preview", arguments)
 
 
@@ -35,19 +35,18 @@ def preview(
     seed: int = 0,
     label: str | None = None,
 ) -> None:
-    """Write a contact sheet: each row an image, first as it is, then under draws of the policy.
+    """Write a sheet of images: each row shows an original and draws of the policy.
 
     Args:
-        policy: A policy.json, a run directory, or uniform, randaugment, trivialaugment, trivialaugment-normal,
-            autoaugment-cifar10, autoaugment-svhn, autoaugment-imagenet.
-        images: A folder of images, or one image. By default two photographs that come along.
-        output: The PNG file to write.
-        rows: How many images.
-        columns: How many draws of each.
-        size: Side of a tile in pixels; images are cut to a square and scaled.
-        seed: Which draws.
-        label: Of a policy with classes, the one whose draws are shown, by its name; shared for what classes or images
-            share.
+        policy: Policy to show: a policy.json, a run directory, uniform, randaugment, trivialaugment,
+            trivialaugment-normal, autoaugment-cifar10, autoaugment-svhn or autoaugment-imagenet.
+        images: Folder of images, or one image. By default two photographs from scikit-learn.
+        output: PNG file to write.
+        rows: Number of images.
+        columns: Number of draws for each image.
+        size: Side of each tile in pixels; images are cropped to a square and scaled.
+        seed: Seed of the draws.
+        label: Class whose policy is shown, or shared for the part that classes or images share.
     """
     for name, value in (("rows", rows), ("columns", columns), ("size", size)):
         if value < 1:
@@ -59,15 +58,17 @@ def preview(
     if isinstance(augment, FrozenPolicy) and label is not None:
         augment = FrozenPolicy(of_label(augment.spec(), label), seed)
     if label is None and augment.classes:
-        raise UserError(f"{policy} has a policy for each class; choose one by --label {augment.classes[0]}, or shared")
+        raise UserError(
+            f"{policy} has a policy for each class; add --label {augment.classes[0]}, for example, or --label shared"
+        )
     batch = _load(images, rows, size)
     repeated = batch.repeat_interleave(columns, 0)
     draw = augment.sample(repeated)
     try:
         results = augment.augment(repeated, draw)
-    except ValueError as error:  # a fill for other channels, say
+    except ValueError as error:  # for example, a fill for another number of channels
         raise UserError(f"{policy}: {error}") from None
-    # Pillow's own font has no minus sign, only the hyphen.
+    # Pillow's default font has no minus sign, only the hyphen.
     captions = [
         "\n".join(steps(augment.operations, draw, i)).replace("−", "-") or "unchanged" for i in range(len(repeated))
     ]
@@ -86,7 +87,7 @@ def preview(
 
 
 def _load(source: str | None, count: int, size: int) -> Tensor:
-    """`count` square images as a uint8 batch."""
+    """Return `count` square images as a batch of uint8."""
     pictures = _sample_pictures(count) if source is None else _read_pictures(Path(source), count)
     squares = [ImageOps.fit(picture.convert("RGB"), (size, size), Image.Resampling.BICUBIC) for picture in pictures]
     return torch.from_numpy(np.stack([np.asarray(square) for square in squares])).permute(0, 3, 1, 2).contiguous()
@@ -106,11 +107,11 @@ def _sample_pictures(count: int) -> list[Image.Image]:
 
 def _read_pictures(source: Path, count: int) -> list[Image.Image]:
     if not source.exists():
-        raise UserError(f"there is no file or folder {source}")
+        raise UserError(f"no file or folder {source}")
     paths = [source] if source.is_file() else sorted(p for p in source.rglob("*") if p.suffix.lower() in SUFFIXES)
     if not paths:
         raise UserError(f"no image under {source}; looked for {', '.join(sorted(SUFFIXES))}")
-    # Spread over the folder, so that the sheet does not show one class only.
+    # Spread over the folder, so that the sheet shows several classes.
     chosen = [paths[i * len(paths) // count] for i in range(count)] if len(paths) >= count else paths
     pictures = []
     for path in chosen:

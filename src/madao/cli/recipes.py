@@ -1,4 +1,4 @@
-"""`madao recipes`: the settings of the paper's tables, with the paper's numbers, and of what it does not have."""
+"""`madao recipes`: list the recipes, for the paper's tables and beyond."""
 
 import re
 from pathlib import Path
@@ -16,15 +16,15 @@ METHODS = ("base", "autoaugment", "randaugment", "learned")
 
 
 def command(arguments: list[str]) -> None:
-    """List them as the command line says."""
-    call(recipes, "recipes", arguments, plain="show", what="name")
+    """Run `madao recipes`."""
+    call(recipes, "recipes", arguments, plain="show", noun="name")
 
 
 def recipes(show: str | None = None) -> None:
-    """List the recipes, with the test errors the paper reports in percent; or show one.
+    """List the recipes, with the test errors that the paper reports, or print one.
 
     Args:
-        show: The one whose file is printed, which may be given without --show.
+        show: Name of the recipe to print. The word --show may be left out.
     """
     if show is not None:
         print(recipe_path(show).read_text(), end="")
@@ -38,15 +38,19 @@ def recipes(show: str | None = None) -> None:
             own.append(f"  {path.stem}: {path.read_text().splitlines()[0].removeprefix('# ')}")
     console = Console(highlight=False, soft_wrap=True)
     console.print(table)
-    console.print("\n".join(["–: not in the paper. Nor are these:", *own]), markup=False)
+    console.print("\n".join(["–: not in the paper. These recipes are not in the paper either:", *own]), markup=False)
     console.print(
-        "\nrun one: madao train --recipe NAME --data.root FOLDER [--augment.method randaugment]", markup=False
+        "\ntrain with one: madao train --recipe NAME --data.root FOLDER [--augment.method randaugment]", markup=False
     )
-    console.print("read one: madao recipes NAME", markup=False)
+    console.print("print one:      madao recipes NAME", markup=False)
 
 
 def recipe_path(name: str) -> Path:
-    """The file of a recipe."""
+    """Return the file of a recipe.
+
+    Raises:
+        UserError: There is no such recipe.
+    """
     known = sorted(path.stem for path in FOLDER.glob("*.yaml"))
     if name not in known:
         raise UserError(f"unknown recipe {nearest(name, known)}")
@@ -54,7 +58,7 @@ def recipe_path(name: str) -> Path:
 
 
 def paper_numbers(path: Path) -> dict[str, str]:
-    """The numbers in a recipe's header, by method."""
+    """Return the paper's test errors from a recipe's header, by method."""
     line = re.search(r"^# Test error in the paper, %: (.+)$", path.read_text(), re.MULTILINE)
     if line is None:
         return {}

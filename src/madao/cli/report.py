@@ -1,4 +1,4 @@
-"""`madao report`: what runs found, as a page to look at."""
+"""`madao report`: write an HTML report of runs."""
 
 import dataclasses
 import time
@@ -11,25 +11,25 @@ from madao.report import Run, find_runs, read_run, write_report
 
 
 def command(arguments: list[str]) -> None:
-    """Write a report as the command line says."""
+    """Run `madao report`."""
     call(report, "report", arguments, plain="runs")
 
 
 def _complete(run: Run) -> Run:
-    """With the settings an older version did not know yet, so that runs of both can be compared."""
+    """Return a run with defaults for the settings that an older version lacked, so that both can be compared."""
     try:
         return dataclasses.replace(run, config=to_dict(from_dict(dict(run.config))))
-    except UserError:  # of a newer version: as it is
+    except UserError:  # written by a newer version
         return run
 
 
 def report(runs: list[str], out: str | None = None, figures: bool = True) -> None:
-    """Write a page that shows what one or more runs found, and its figures as PNG and SVG.
+    """Write an HTML report of one or more runs, and its figures as PNG and SVG files.
 
     Args:
         runs: Run directories, or folders of run directories.
-        out: The HTML file. By default report.html in the folder that is named; of several, in the current one.
-        figures: Also write the figures as files.
+        out: HTML file to write. By default report.html in the given folder, or in the current one for several folders.
+        figures: Write the figures as files, too.
     """
     started = time.monotonic()
     found, problems = [], []
@@ -45,7 +45,7 @@ def report(runs: list[str], out: str | None = None, figures: bool = True) -> Non
         raise UserError(problems[0])
     target = Path(out) if out is not None else (Path(runs[0]) if len(runs) == 1 else Path()) / "report.html"
     if target.is_dir():
-        raise UserError(f"{target} is a folder; give the name of an HTML file with --out")
+        raise UserError(f"{target} is a folder; name an HTML file with --out")
     written = write_report(found, target, figures, problems)
     for problem in problems:
         print(f"left out: {problem}")

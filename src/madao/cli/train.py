@@ -1,14 +1,14 @@
 """`madao train`: train a model and learn its policy, in one command."""
 
+import argparse
 import dataclasses
-import itertools
 import shlex
 import signal
 from pathlib import Path
 
-from madao.cli import with_flags
-from madao.cli.help import asked_for, section
-from madao.cli.parser import Parser, with_values
+from madao.cli import say
+from madao.cli.help import help_text, requested_section
+from madao.cli.parser import Parser, current_options
 from madao.cli.recipes import recipe_path
 from madao.config.train_config import TrainConfig, free_settings
 from madao.distributed.group import ProcessGroup
@@ -31,12 +31,12 @@ _EXAMPLES = (
 
 
 def command(arguments: list[str]) -> None:
-    """Train as the command line says."""
+    """Run `madao train`."""
     try:
         config = read_config(arguments)
         run = build_run(config)
         if run.ranks.is_first:
-            print(with_flags("\n".join(describe_run(run))), flush=True)
+            say("\n".join(describe_run(run)))
         result = _fit(Trainer(run))
     except (UserError, Interrupted) as error:
         ranks = ProcessGroup.current()
@@ -44,58 +44,61 @@ def command(arguments: list[str]) -> None:
             raise
         if not isinstance(error, SharedError | Interrupted):
             raise UserError(f"process {ranks.rank} of {ranks.world}: {error}") from None
-        raise SystemExit(error.exit_code if isinstance(error, Interrupted) else 2) from None  # the first one says it
+        # The first process reports it.
+        raise SystemExit(error.exit_code if isinstance(error, Interrupted) else 2) from None
     if ProcessGroup.current().is_first:
-        from madao.report.run import read_run  # which takes a while to import
+        from madao.report.run import read_run  # slow to import
 
         lines = summary(result, config.outer.learn == "strength", read_run(Path(result.out)).unlearned)
         if (advice := model_advice(run)) is not None:
-            lines.insert(1, with_flags(advice))
-        print("\n".join(lines), flush=True)
+            lines.insert(1, advice)
+        say("\n".join(lines))
 
 
 def _fit(trainer: Trainer) -> Result:
-    """Train. Where a signal stops the run, say how to go on with it."""
+    """Train, and tell how to resume if a signal stops the run."""
     directory = trainer.run.directory
     try:
         return trainer.fit()
     except Interrupted as stop:
         raise Interrupted(stop.number, f"{stop}; {_how_to_resume(directory.path)}") from None
-    except KeyboardInterrupt:  # in no step, or for the second time
+    except KeyboardInterrupt:  # outside a training step, or a second Ctrl-C
         if directory.saved_config() is None:
             raise
         kept = "there is no checkpoint yet" if directory.checkpoints.empty else "the last checkpoint is kept"
-        raise Interrupted(signal.SIGINT, f"stopped at once, {kept}; {_how_to_resume(directory.path)}") from None
+        raise Interrupted(signal.SIGINT, f"stopped immediately, {kept}; {_how_to_resume(directory.path)}") from None
 
 
 def _how_to_resume(path: Path) -> str:
-    return f"go on with: madao train --out {shlex.quote(str(path))} --resume"
+    return f"resume with: madao train --out {shlex.quote(str(path))} --resume"
 
 
 def read_config(arguments: list[str]) -> TrainConfig:
-    """The configuration: defaults, then YAML files in their order, then flags."""
+    """Return the configuration: defaults, then YAML files in their order, then flags.
+
+    Raises:
+        UserError: A setting is unknown or its value is not valid.
+        SystemExit: The arguments ask for help, which is printed.
+    """
     parser = Parser(
         prog="madao train",
         usage="madao train [OPTIONS]",
-        description="Train a model and learn its augmentation policy. Settings come from --recipe or --config and from "
-        "flags, the last one counts.",
+        description="Train a model and learn its augmentation policy. Settings come from --recipe, --config and "
+        "options; later ones override earlier ones.",
     )
-    parser.add_argument("--config", action="config", help="A YAML file of settings, named as the flags are.")
-    parser.add_argument("--recipe", type=str, help="A recipe by name; madao recipes lists them.")
+    parser.add_files()
     parser.add_settings()
-    if (name := asked_for(arguments)) is not None:
-        fields = dataclasses.fields(TrainConfig)
-        sections = [field.name for field in fields if dataclasses.is_dataclass(field.type)]
-        print(section(parser.format_help(), sections, name, "train", _EXAMPLES), end="")
+    if (section := requested_section(arguments)) is not None:
+        print(help_text(parser, section, _EXAMPLES), end="")
         raise SystemExit(0)
-    arguments = _resumed(with_recipes(with_values(arguments, parser)))
+    arguments = _with_saved_settings(with_recipes(current_options(arguments)))
     found = parser.instantiate(parser.parse_args(arguments))
     names = {field.name for field in dataclasses.fields(TrainConfig)}
     return TrainConfig(**{name: value for name, value in vars(found).items() if name in names})
 
 
 def with_recipes(arguments: list[str]) -> list[str]:
-    """`--recipe NAME` as the `--config` it stands for."""
+    """Return the arguments with each `--recipe NAME` replaced by `--config` and its file."""
     expanded: list[str] = []
     rest = iter(arguments)
     for argument in rest:
@@ -107,17 +110,19 @@ def with_recipes(arguments: list[str]) -> list[str]:
     return expanded
 
 
-def _resumed(arguments: list[str]) -> list[str]:
-    """With the settings of the run that is resumed in front, so that they need not be said again."""
-    values = dict(itertools.pairwise(arguments))
-    values |= dict(argument.split("=", 1) for argument in arguments if argument.startswith("--") and "=" in argument)
-    if values.get("--resume", "").lower() != "true":
+def _with_saved_settings(arguments: list[str]) -> list[str]:
+    """Return the arguments with the settings of the run to resume in front, so that users need not repeat them."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--resume", nargs="?", const="true", default="false")
+    first.add_argument("--out", nargs="?")
+    found, _ = first.parse_known_args(arguments)
+    if found.resume.lower() != "true":
         return arguments
-    saved = Path(values["--out"]) / "config.yaml" if "--out" in values else None
+    saved = None if found.out is None else Path(found.out) / "config.yaml"
     if saved is not None and saved.is_file():
         return ["--config", str(saved), *arguments]
     given = {argument[2:].split("=")[0] for argument in arguments if argument.startswith("--")}
-    # One command may begin and resume a job, if it says what to train.
+    # The same command may start and later resume a run if it says what to train.
     if given <= free_settings() - {"data.root"}:
         raise UserError(_which_run() if saved is None else _no_run(saved.parent))
     return arguments
@@ -125,42 +130,42 @@ def _resumed(arguments: list[str]) -> list[str]:
 
 def _which_run() -> str:
     known = [str(path.parent) for path in sorted(Path("runs").glob("*/config.yaml"))]
-    there = f"; there are {', '.join(known)}" if known else ""
-    return f"which run is to be resumed? name its folder by --out{there}"
+    there = f"; found {', '.join(known)}" if known else ""
+    return f"--resume needs the folder of a run; name it with --out{there}"
 
 
 def _no_run(out: Path) -> str:
-    remedy = "name the folder of a run by --out, or leave out --resume to begin one"
+    remedy = "name the folder of a run with --out, or leave out --resume to start one"
     beside = [str(path.parent) for path in sorted(out.parent.glob("*/config.yaml"))]
     return f"there is no run to resume in {nearest(str(out), beside) if beside else repr(str(out))}; {remedy}"
 
 
-def summary(result: Result, alike_by_choice: bool = False, unlearned: str | None = None) -> list[str]:
-    """The last lines: the result, and what to do next.
+def summary(result: Result, equal_selection: bool = False, unlearned: str | None = None) -> list[str]:
+    """Return the last lines of `madao train`: the result and the next commands.
 
     Args:
-        result: Of the run.
-        alike_by_choice: Whether which operations are chosen was not to be learned.
-        unlearned: The reason why a policy that should learn did not change.
+        result: The result of the run.
+        equal_selection: Whether the settings keep all operations equally likely (`outer.learn=strength`).
+        unlearned: The reason why the policy did not change although it should have.
     """
     measured = {"test": result.test_error, "validation": result.validation_error}
     known = {split: error for split, error in measured.items() if error is not None}
     errors = ", ".join(f"{split} {result.error} {100 * error:.2f} %" for split, error in known.items())
-    lacking = "; there is no test set" if result.test_error is None else ""
-    lines = [f"{errors or 'trained, and nothing measured'} (epoch {result.epoch}{lacking})"]
+    lacking = "; no test set" if result.test_error is None else ""
+    lines = [f"{errors or 'trained, nothing measured'} (epoch {result.epoch}{lacking})"]
     if unlearned is not None:
-        lines.append(with_flags(f"the policy did not change: {unlearned}"))
-    elif result.policy and alike_by_choice:
-        lines.append("the policy chooses all alike, as asked, and has learned how often and how strongly")
+        lines.append(f"the policy did not change: {unlearned}")
+    elif result.policy and equal_selection:
+        lines.append("the policy learned how often and how strongly; operations are equally likely, as set")
     elif result.policy and not preferred(result.policy.values()):
-        lines.append(f"the policy has learned next to nothing of what to prefer: it chooses {result.favoured(2)}, …")
+        lines.append(f"the policy prefers hardly any operation; its most frequent ones are {result.favoured(2)}, …")
     elif result.policy:
-        lines.append(f"the policy chooses {result.favoured(4)}, …")
+        lines.append(f"the policy's most frequent operations are {result.favoured(4)}, …")
     out = shlex.quote(result.out)
-    lines.append(f"look at it:    madao report {out}")
+    lines.append(f"see the run:     madao report {out}")
     if result.policy and unlearned is None:
-        lines.append(f"take it away:  madao export {out} --to torchvision")
+        lines.append(f"export policy:   madao export {out} --to torchvision")
     if known:
         split = "" if "test" in known else " --split validation"
-        lines.append(f"measure again: madao evaluate {out}{split}")
+        lines.append(f"evaluate again:  madao evaluate {out}{split}")
     return lines

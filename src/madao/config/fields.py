@@ -1,4 +1,8 @@
-"""Facts about a setting, written down once: on the dataclass field that declares it."""
+"""Facts about a setting, kept in the metadata of the dataclass field that declares it.
+
+Most settings are options of `madao train`. Settings with `is_option=False` are for experiments on the method: they are
+set from Python, in YAML files (`--config`, recipes) or in the file of `--variants`, and have no flag.
+"""
 
 import dataclasses
 from collections.abc import Iterator
@@ -6,21 +10,27 @@ from typing import Any
 
 
 def setting(default: Any, *, is_option: bool = True, affects_result: bool = True) -> Any:
-    """Return a dataclass field.
+    """Return a dataclass field for a setting.
 
     Args:
-        default: Its value where none is given.
-        is_option: Whether `madao train` has a flag for it. The others are for experiments on the method: they are set
-            in YAML files (`--config`, recipes, `--variants`) and from Python.
-        affects_result: Whether a run computes other numbers with another value. The others say where and how a run
-            is computed: they may change when it is resumed, and runs that differ in them are compared.
+        default: The default value.
+        is_option: Whether `madao train` has a flag for the setting.
+        affects_result: Whether the value changes the numbers that a run computes. A setting that does not, such as
+            `device`, may change when a run is resumed, and runs that differ in it can be compared.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class Config:
+        ...     device: str = setting("auto", affects_result=False)
+        >>> [*names_without("affects_result", Config)]
+        ['device']
     """
     metadata = {"is_option": is_option, "affects_result": affects_result}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def names_without(fact: str, kind: type[Any], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted names of the settings that `setting` was told `fact=False` of."""
+    """Yield the dotted names of the settings that were declared with `fact=False`, such as `is_option`."""
     for field in dataclasses.fields(kind):
         if isinstance(field.type, type) and dataclasses.is_dataclass(field.type):
             yield from names_without(fact, field.type, f"{prefix}{field.name}.")

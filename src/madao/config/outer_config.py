@@ -1,4 +1,4 @@
-"""The settings by which a policy learns."""
+"""The settings of outer steps, which learn the policy."""
 
 import dataclasses
 import math
@@ -11,51 +11,53 @@ from madao.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class OuterConfig:
-    """How the policy learns, with the method madao.
+    """The learning of the policy, for the method learned.
 
     Args:
-        estimator: influence (per-image influence, score function) or relaxed (the paper's).
-        solver: How the inverse Hessian is applied: deflated (by the space of recent training gradients, without
-            products), gauss-newton (by some steps of conjugate gradients), neumann (the paper's series), identity
-            (none).
-        baseline: What influences are compared with: leave-one-out, class-mean, unaugmented (one more pass), or
-            same-loss: those of images that are as hard, so that being hard is no merit.
-        model_mode: The model's mode in the training loss of outer steps: eval, or train (the paper's).
-        every: Inner steps between two outer steps, s of the paper.
-        warmup: Epochs before the first outer step, w of the paper. By default a fifth of all.
-        warmup_augment: During warm-up, train with the policy as it starts (policy, the paper's appendix) or without
-            it (none, the paper's text), after which operations look good that are merely new.
-        optimizer: adam (without momentum: RMSprop whose first steps are no longer than the others) or rmsprop (the
-            paper's).
+        estimator: Estimator of the policy's gradient: influence (influence of each image on the validation loss, by a
+            score function) or relaxed (the paper's, by differentiable operations).
+        solver: Approximation of the inverse Hessian: deflated (from recent training gradients, without Hessian
+            products), gauss-newton (conjugate gradients), neumann (the paper's series), or identity (no correction).
+        baseline: Value that is subtracted from each image's influence to reduce noise: leave-one-out (mean of the other
+            images), class-mean, unaugmented (needs one more pass), or same-loss (mean of images with a similar loss,
+            so that hard images are not favoured).
+        model_mode: Mode of the model in the training loss of outer steps: eval, or train (the paper's).
+        every: Number of training steps between outer steps; s in the paper. Lower it if a run is short.
+        warmup: Number of epochs before the first outer step; w in the paper. By default a fifth of all epochs.
+        warmup_augment: Augmentation during warm-up: policy (the initial policy, as in the paper's appendix) or none (as
+            in the paper's text). With none, operations may look good only because the model has not seen them.
+        optimizer: Optimizer of the policy: adam (without momentum: RMSprop with a bias correction, so that its first
+            steps are not longer than the others) or rmsprop (the paper's).
         lr: Learning rate of the policy.
-        decay: Lower it along a cosine to zero at the end.
-        batch_size: Validation images in one outer step. By default the training batch size.
-        train_batch_size: Training images in one outer step. By default the batch that was just trained on.
-        curvature_batch_size: Of those, how many curvature is taken over, or the gradient that the deflated solver takes
-            out. By default all.
-        pathwise_batch_size: With influence: of those, how many the magnitudes' derivative is taken over; the others are
-            only scored, which takes less time and memory. By default a quarter, at least 32; in mode train, where
-            images of a batch depend on each other, all.
-        steps: Terms of the Neumann series, J of the paper; steps of conjugate gradients, where 10 are better.
-        tolerance: Part of the Neumann series for which high powers of the Hessian are left out, as measured at every
-            tenth outer step; 0 for none.
-        scale: Step of the Neumann series; a mere factor for the others.
-        damping: How much the deflated solver leaves of what lies along training gradients, and gauss-newton of what
-            lies along large curvature.
-        history: Training gradients that the deflated solver remembers, each half as large as the model, in checkpoints
-            too.
-        learn: all (which operations, how often and how strongly), selection (which; the rest stays as it starts), or
-            strength (how often and how strongly; all are chosen alike).
-        init_decay: How much the policy is drawn back to where it started, 0.3 say, for the optimizer adam: it then
-            moves as far as there is evidence and stays varied where there is little. The more, the less it moves; 0
-            for none.
-        sign: descent, or random: a control that goes up or down the gradient by a fair coin, as far as learning would.
-        average: Take outer steps at weights averaged from outer step to outer step by this decay, 0.9 say, which see
-            further than those of the moment; 0 for the weights of the moment.
-        clip: Longest gradient of the policy that is used as it is. By default any.
-        microbatch: Most images in one pass of the outer step. By default those of a pass of training, or a sixteenth
-            of all; all in mode train, where images of a batch depend on each other, and with the solvers neumann and
-            gauss-newton, whose steps are recorded in one pass only.
+        decay: Lower the learning rate of the policy to zero along a cosine.
+        batch_size: Number of validation images in each outer step. By default the training batch size.
+        train_batch_size: Number of training images in each outer step. More images make its gradient less noisy, but
+            the step slower. By default the batch that was just trained on.
+        curvature_batch_size: Number of these images that the solver computes curvature from or, for deflated, the
+            gradient that it removes. By default all.
+        pathwise_batch_size: Number of these images that the influence estimator differentiates magnitudes over. It only
+            scores the others, which takes less time and memory. By default a quarter, at least 32; all with the model
+            in mode train, where BatchNorm makes images depend on each other.
+        steps: Number of terms of the Neumann series (J in the paper) or of conjugate gradient steps, of which 10 are
+            better.
+        tolerance: Relative error up to which the Neumann series may leave out high powers of the Hessian, measured at
+            every tenth outer step; 0 to compute all of them.
+        scale: Step size of the Neumann series. For other solvers, only a factor of the gradient.
+        damping: Damping of the solver. deflated keeps more of the directions of training gradients if it is larger,
+            gauss-newton more of the directions of large curvature.
+        history: Number of training gradients that the deflated solver stores. Each takes half the memory of the model,
+            on the device and in checkpoints.
+        learn: Part of the policy that is learned: all, selection (which operations; the rest keeps its initial value),
+            or strength (how often and how strongly; all operations are equally likely).
+        init_decay: Pull of the policy towards its initial value, for example 0.3; needs the optimizer adam. Larger
+            values keep the policy more varied where there is little evidence; 0 for no pull.
+        sign: Direction of outer steps: descent, or random, a control that draws the sign of each step.
+        average: Decay of an average of the weights at which outer steps are taken, for example 0.9; 0 for the current
+            weights.
+        clip: Largest norm of the policy's gradient. By default no limit.
+        microbatch: Largest number of images in one pass of the outer step. Lower it if the outer step runs out of
+            memory. By default the size of a training pass, at least a sixteenth of the images; all images with the
+            solvers neumann and gauss-newton, and with the model in mode train.
     """
 
     estimator: Literal["influence", "relaxed"] = "influence"
@@ -94,7 +96,7 @@ class OuterConfig:
         if not self.init_decay < math.inf:
             raise UserError(f"`outer.init_decay` must be finite, got {self.init_decay}")
         if self.init_decay and self.optimizer != "adam":
-            raise UserError(f"`outer.init_decay` goes with `outer.optimizer=adam`, not {self.optimizer}")
+            raise UserError(f"`outer.init_decay` needs `outer.optimizer=adam`, got {self.optimizer}")
         if self.solver == "gauss-newton":
             at_least("outer.steps", self.steps, 1)
         fraction("outer.tolerance", self.tolerance)
@@ -106,5 +108,5 @@ class OuterConfig:
 
 
 def warmup_epochs(warmup: float | None, epochs: float) -> float:
-    """Return the number of epochs before the first outer step: a fifth of all, unless `outer.warmup` says another."""
+    """Return the number of epochs before the first outer step: `outer.warmup`, by default a fifth of all epochs."""
     return epochs / 5 if warmup is None else warmup

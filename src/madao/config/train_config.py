@@ -1,4 +1,4 @@
-"""What a run is: small frozen objects, filled by YAML and flags, checked as soon as they exist."""
+"""The settings of a run: frozen dataclasses, filled by YAML files and flags, checked when they are made."""
 
 import dataclasses
 import os
@@ -15,27 +15,29 @@ Planted = Literal["rotate", "translate", "shear", "brightness", "invert", "rotat
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Where images come from.
+    """The data set.
 
     Args:
-        name: digits, shapes, folder, masks, webdataset, npz, cifar10, cifar100, svhn, imagenet, flowers102,
-            oxford-pets, fgvc-aircraft or stanford-cars. By default folder or masks where a root is given, digits
-            otherwise.
-        root: The folder that holds the data set, the .npz file, or shards as in 'train-{000..146}.tar'.
-        download: Fetch the data set if it is not there.
-        size: Side of what the model sees. By default the data set's own; 224 for files.
-        max_images: Use at most so many of the training images, of each class its share. By default all.
-        val_fraction: Part of the training images set aside to choose by, where the data set has no such split. 0 to
-            train on all of them, with a policy that is learned already; not where the data set has one.
-        split_seed: Which images are used and set aside.
-        workers: Processes that decode images. By default one a core, at most four.
-        decode: Who decodes images that are read while training: workers, or gpu (JPEG files, by nvJPEG, so that
-            workers only read; where it cannot, workers do).
-        cache_gib: Decoded images live on the device if they take at most so many GiB; otherwise workers read them.
-        on_error: What a corrupt image does: stop, or be counted and skipped.
-        shift: Of digits and shapes: rotate, translate, shear, brightness, invert or none, a shift of validation and
-            test images. Of digits: rotate-or-brightness, which rotates 0 to 4 and brightens or darkens 5 to 9, and
-            by-tone, which rotates light digits and brightens or darkens dark ones.
+        name: Data set: digits, shapes, folder, masks, webdataset, npz, cifar10, cifar100, svhn, imagenet, flowers102,
+            oxford-pets, fgvc-aircraft or stanford-cars. By default folder or masks if `root` is given, else digits.
+        root: Folder of the data set, an .npz file, or shards such as 'train-{000..146}.tar'.
+        download: Download the data set if it is missing.
+        size: Height and width, in pixels, of the images that the model sees. By default the data set's own size, 224
+            for image files.
+        max_images: Train on at most this many images, in the same class proportions; useful for a first try. By default
+            all.
+        val_fraction: Fraction of the training images to use as the validation set, if the data set has none. Set 0 to
+            train on all of them with a policy that is already learned.
+        split_seed: Seed that selects the images for `max_images` and `val_fraction`.
+        workers: Number of processes that decode images. By default one per CPU core, at most 4.
+        decode: Decoder of images that do not fit into `cache_gib`: workers (processes on the CPU) or gpu (nvJPEG, for
+            JPEG files; falls back to workers).
+        cache_gib: Keep decoded images in device memory if they need at most this many GiB; else read them during
+            training. 0 always reads them during training.
+        on_error: Response to a corrupt image: stop, or skip and count it.
+        shift: Synthetic shift of validation and test images, to see whether the policy finds it. For digits and shapes:
+            rotate, translate, shear, brightness, invert or none. For digits also: rotate-or-brightness (rotates 0 to 4,
+            changes the brightness of 5 to 9) and by-tone (rotates light digits, changes the brightness of dark ones).
     """
 
     name: str | None = None
@@ -60,23 +62,25 @@ class DataConfig:
 
     @property
     def processes(self) -> int:
-        """How many processes decode images."""
+        """Number of processes that decode images."""
         return min(os.cpu_count() or 1, 4) if self.workers is None else self.workers
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskConfig:
-    """What is learned.
+    """The task.
 
     Args:
-        name: classification, segmentation (a class for each pixel), or moco (features, from images without labels).
-        version: Of moco: v1 (a linear projection, temperature 0.07) or v2 (a hidden layer in it, temperature 0.2).
-        dimensions: Of moco's projection.
-        queue: Keys that moco compares with.
-        momentum: How much of its weights the key encoder keeps at a step.
-        temperature: Of the contrastive loss. By default that of the version.
-        bn_splits: Parts of moco's batch that have a BatchNorm of their own, as if each were on a device of its own.
-        neighbours: Training images that vote in the k-nearest-neighbour check; fewer where classes have fewer.
+        name: classification, segmentation (a class for each pixel), or moco (features from images without labels).
+        version: MoCo version: v1 (linear projection, temperature 0.07) or v2 (projection with a hidden layer,
+            temperature 0.2).
+        dimensions: Number of dimensions of MoCo's projection.
+        queue: Number of keys in MoCo's queue. Use fewer for small data sets.
+        momentum: Fraction of its weights that MoCo's key encoder keeps at each step. Use less for short runs.
+        temperature: Temperature of MoCo's contrastive loss. By default that of `version`.
+        bn_splits: Number of parts into which MoCo splits a batch for BatchNorm, as if each part were on another device.
+        neighbours: Number of training images that vote in the k-nearest-neighbour check of MoCo's features. Small
+            classes lower it.
     """
 
     name: Literal["classification", "segmentation", "moco"] = "classification"
@@ -99,14 +103,15 @@ class TaskConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """What is trained.
+    """The model.
 
     Args:
-        name: small-cnn, wrn-28-2, wrn-40-2, wrn-28-10, resnet18, resnet50, or any name of torchvision or timm;
-            small-fcn, or one of torchvision's, for segmentation. By default small-cnn or small-fcn for images up to 28
-            pixels, resnet18 or fcn_resnet50 above.
-        pretrained: Start from published weights (true), or from a state dict (its path).
-        stem: How a resnet begins: small for images up to 64 pixels, imagenet above.
+        name: small-cnn, wrn-28-2, wrn-40-2, wrn-28-10, resnet18, resnet50, or any model of torchvision or timm. For
+            segmentation: small-fcn, or a segmentation model of torchvision. By default small-cnn or small-fcn for
+            images up to 28 pixels, else resnet18 or fcn_resnet50.
+        pretrained: true to start from published weights, or the path of a state dict to start from.
+        stem: First layers of a ResNet: small (made for images up to 64 pixels), imagenet (made for larger ones), or
+            auto, which selects by the size.
     """
 
     name: str | None = None
@@ -116,29 +121,32 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True)
 class AugmentConfig:
-    """How training images are varied.
+    """The augmentation of training images.
 
     Args:
-        method: learned (while training), base (crop, flip and Cutout only), uniform, randaugment,
+        method: learned (learn the policy during training), base (only crop, flip and Cutout), uniform, randaugment,
             trivialaugment, trivialaugment-normal, autoaugment-cifar10, autoaugment-svhn, autoaugment-imagenet, or the
             path of a policy.json.
-        stages: Operations in a row, of learned, uniform and randaugment.
-        magnitude: Of randaugment, in [0, 1].
-        limits: The strongest value of some operations in real units, for learned and uniform: {Rotate: 10}.
-        exclude: Operations to leave out, for learned and uniform.
-        conditional_on: What a learned policy depends on: none; class, a policy for each class with a part they share;
-            or image, a policy for each image by what it shows.
-        magnitude_jitter: How much weaker than its magnitude an operation of learned and uniform may be drawn: 0 for
-            always as strong (the paper's), 1 for anything up to it.
-        init_magnitude: Magnitude that operations of learned begin with and those of uniform have, between 0 and 1. By
-            default the paper's, 0.62; 0.1 for a gentle start.
-        shrinkage: How strongly the policy of each class or image is held to what they share; 0 for not at all.
-        crop: Standard crop: pad (shifted by up to `padding` pixels), resized (a random part, scaled), none.
-        padding: Pixels of the shift.
-        scale: Smallest part of the image that a resized crop keeps.
-        flip: Mirror half of the images. By default where the data set allows it.
-        cutout: Side of the hole, in pixels; 0 for none.
-        normalise: Give the model images of mean 0 and deviation 1 per channel, rather than in [0, 1].
+        stages: Number of operations applied to each image, one after the other (learned, uniform and randaugment).
+        magnitude: Strength of RandAugment's operations, from 0 to 1.
+        limits: Largest magnitude of some operations in their own units, as in {Rotate: 10} for degrees (learned and
+            uniform). Set it where a strong operation would change the label.
+        exclude: Operations to leave out, as in [Invert, Solarize] (learned and uniform).
+        conditional_on: Input of a learned policy: none (one policy for all images), class (one for each class), or
+            image (one for each image, predicted from it). class and image also learn a shared part.
+        magnitude_jitter: Random variation of magnitudes (learned and uniform): 0 always applies the magnitude itself
+            (the paper), 1 draws from all values up to it.
+        init_magnitude: Magnitude, between 0 and 1, that operations start with (learned) or always have (uniform). By
+            default 0.62, as in the paper. Set 0.1 to start gently.
+        shrinkage: Strength with which the policies of classes or images are pulled towards their shared part; 0 for no
+            pull.
+        crop: Base crop: pad (shift by up to `padding` pixels), resized (random part of the image, rescaled), or none.
+        padding: Largest shift of the crop pad, in pixels.
+        scale: Smallest fraction of the image area that the crop resized keeps.
+        flip: Mirror half of the images. By default true, except for data sets where mirroring changes the label.
+        cutout: Side of the square that Cutout erases, in pixels; 0 for no Cutout.
+        normalise: Normalise the model's input to mean 0 and standard deviation 1 per channel. Otherwise it is in
+            [0, 1].
     """
 
     method: str = "learned"
@@ -162,7 +170,7 @@ class AugmentConfig:
         at_least("augment.stages", self.stages, 1)
         at_least("augment.shrinkage", self.shrinkage, 0)
         if self.conditional_on != "none" and self.method != "learned":
-            raise UserError(f"`augment.conditional_on` belongs to the method learned, got {self.method}")
+            raise UserError(f"`augment.conditional_on` needs `augment.method=learned`, got {self.method}")
         at_least("augment.padding", self.padding, 0)
         at_least("augment.cutout", self.cutout, 0)
         for name in ("magnitude", "magnitude_jitter"):
@@ -176,20 +184,21 @@ class AugmentConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """How weights are trained: SGD with momentum.
+    """The optimizer of the model: SGD with momentum.
 
     Args:
-        lr: Learning rate at the start.
-        momentum: Of SGD.
-        nesterov: Nesterov's momentum.
-        weight_decay: On every parameter.
-        schedule: cosine, step or constant.
-        warmup: Epochs in which the learning rate rises from zero.
-        milestones: Epochs at which the step schedule divides by ten.
-        restart: Epochs of the cosine's first cycle, after which it starts anew. By default one cycle.
-        restart_factor: How much longer each cycle is than the one before.
-        label_smoothing: Of the training loss.
-        clip: Longest gradient that is used as it is. By default any.
+        lr: Initial learning rate of the model. Lower it if the loss stays high or is not finite.
+        momentum: Momentum of SGD.
+        nesterov: Use Nesterov momentum.
+        weight_decay: Weight decay of all parameters.
+        schedule: Learning rate schedule: cosine, step (divides by 10 at each of `milestones`) or constant.
+        warmup: Number of epochs in which the learning rate rises linearly from zero.
+        milestones: Epochs at which the schedule step divides the learning rate by 10.
+        restart: Length of the first cosine cycle in epochs; the schedule restarts after each cycle. By default one
+            cycle spans the run.
+        restart_factor: Factor by which each cosine cycle is longer than the one before.
+        label_smoothing: Label smoothing of the training loss.
+        clip: Largest norm of the gradient; longer gradients are scaled down to it. By default no limit.
     """
 
     lr: float = 0.1
@@ -215,20 +224,20 @@ class OptimizerConfig:
         if self.nesterov and not self.momentum:
             raise UserError("`optimizer.nesterov` needs `optimizer.momentum` above 0")
         if self.milestones and self.schedule != "step":
-            raise UserError(f"`optimizer.milestones` belong to the schedule step, got {self.schedule}")
+            raise UserError(f"`optimizer.milestones` needs `optimizer.schedule=step`, got {self.schedule}")
 
 
 @dataclasses.dataclass(frozen=True)
 class SpeedConfig:
-    """What makes training on a GPU fast. On the CPU none of it matters.
+    """Speed on a GPU. The CPU ignores these settings.
 
     Args:
-        kernels: Apply the policy by fused kernels rather than operation by operation.
-        graph: Record inner and outer steps as CUDA graphs, which spares the host its launches.
-        compile: Compile the model, and the outer step, by torch.compile: takes a minute or two, then steps are faster
-            still. By default for runs of at least 10,000 steps.
-        benchmark: Let cuDNN time its convolutions and take the fastest, where it would guess. Runs of one seed may then
-            differ by rounding.
+        kernels: Apply the policy with fused kernels instead of one operation after the other.
+        graph: Record training steps and outer steps as CUDA graphs, which removes the cost of launching kernels.
+        compile: Compile the model and the outer step with torch.compile. Compilation takes one to two minutes; steps
+            are faster afterwards. By default true for runs of at least 10,000 steps.
+        benchmark: Let cuDNN time its convolutions and select the fastest. Two runs with the same seed may then differ
+            by rounding.
     """
 
     kernels: bool = setting(True, is_option=False, affects_result=False)
@@ -239,34 +248,36 @@ class SpeedConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """One run.
+    """The settings of a run.
 
     Args:
-        data: Where images come from.
-        task: What is learned.
-        model: What is trained.
-        augment: How training images are varied.
-        optimizer: How weights are trained.
-        outer: How the policy learns.
-        speed: What makes it fast on a GPU.
-        epochs: Passes over the training images.
-        batch_size: Images in one step of the optimizer.
-        accumulate: Parts in which a batch passes through the model, to save memory.
-        precision: 32, tf32, bf16, or auto: bf16 on a GPU that has it, 32 elsewhere.
-        ema: Decay of an average of the weights that is evaluated in their place; 0 for none.
-        eval_checkpoint: Weights the test set sees: those of the last epoch, or the best on validation images.
-        evaluate_every: Epochs between two evaluations on validation images.
-        checkpoint_every: Epochs between two checkpoints, for epochs shorter than the writing. What is best on
-            validation images so far has one in any case: resumed before it, a run may have another best.
-        checkpoint_minutes: Longest time between two checkpoints.
+        data: Data set, validation set and image loading.
+        task: Classification, segmentation or MoCo.
+        model: Model and its initial weights.
+        augment: Augmentation method and base augmentation.
+        optimizer: Optimizer of the model.
+        outer: Learning of the policy.
+        speed: Speed on a GPU.
+        epochs: Number of passes over the training images.
+        batch_size: Images in each training step, over all devices.
+        accumulate: Number of parts in which each batch passes through the model. Raise it if a batch does not fit into
+            memory.
+        precision: Precision of forward passes: 32, tf32, bf16, or auto (bf16 on GPUs that support it, else 32).
+        ema: Decay of an exponential moving average of the weights, which is evaluated in their place; 0 for none.
+        eval_checkpoint: Weights that are evaluated on the test set: last (last epoch) or best (best on the validation
+            set).
+        evaluate_every: Number of epochs between evaluations on the validation set.
+        checkpoint_every: Number of epochs between checkpoints. Raise it if an epoch takes only seconds. The best epoch
+            is always saved; resuming from an earlier checkpoint may select a different best.
+        checkpoint_minutes: Longest time between checkpoints, in minutes.
         tensorboard: Write TensorBoard events.
-        device: auto, cpu, cuda, or cuda:1.
-        devices: Devices of this machine to share every batch, a process each. torchrun may start them instead.
-        num_nodes: Machines.
-        sync_batch_norm: Take the statistics of BatchNorm over all devices rather than over each one's images.
-        seed: Weights, draws and the order of images.
-        out: The run directory. By default runs/DATA-MODEL-METHOD-SEED.
-        resume: Go on with the run in `out`. Where there is none, it begins if settings say what to train.
+        device: Device to train on: auto (a GPU if there is one), cpu, cuda, or a single GPU such as cuda:1.
+        devices: Number of devices on this machine that share each batch, one process each. torchrun overrides it.
+        num_nodes: Number of machines. torchrun overrides it.
+        sync_batch_norm: Compute BatchNorm statistics over all devices instead of over the images of each device.
+        seed: Seed of weights, augmentation and the order of images.
+        out: Run directory. By default runs/DATA-MODEL-METHOD-SEED.
+        resume: Resume the run in `out`. If there is none, start it, provided that settings say what to train.
     """
 
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
@@ -304,7 +315,7 @@ class TrainConfig:
             raise UserError(f"`seed` must be below 2^62, got {self.seed}")
         if self.sync_batch_norm and self.task.name == "moco":
             raise UserError(
-                "`sync_batch_norm` does not go with moco, whose keys must not share statistics with queries"
+                "`sync_batch_norm` does not work with `task.name=moco`: keys must not share statistics with queries"
             )
         if self.batch_size % self.accumulate:
             raise UserError(f"`accumulate` must divide `batch_size`, got {self.accumulate} and {self.batch_size}")
@@ -314,23 +325,23 @@ Plain = dict[str, Any]
 
 
 def to_dict(config: TrainConfig) -> Plain:
-    """The configuration as dictionaries, lists and numbers."""
+    """Return the configuration as dictionaries, lists and numbers."""
     return dataclasses.asdict(config)
 
 
 def from_dict(plain: Plain) -> TrainConfig:
-    """The configuration from dictionaries, lists and numbers; settings that are not there have their defaults."""
+    """Return the configuration that dictionaries, lists and numbers describe; missing settings have their defaults."""
     plain = current_config(plain)
     parts = {"data": DataConfig, "task": TaskConfig, "model": ModelConfig, "augment": AugmentConfig}
     parts |= {"optimizer": OptimizerConfig, "outer": OuterConfig, "speed": SpeedConfig}
     try:
         return TrainConfig(**{key: parts[key](**value) if key in parts else value for key, value in plain.items()})
     except TypeError as error:
-        raise UserError(f"these settings are of another version of madao: {error}") from None
+        raise UserError(f"these settings were written by another version of madao: {error}") from None
 
 
 NOT_OPTIONS = frozenset(names_without("is_option", TrainConfig))
-"""Settings that YAML files and Python have, and the command line has not."""
+"""Settings for experiments on the method, which have no flag; see `madao.config.fields.setting`."""
 
 _FREE = frozenset(names_without("affects_result", TrainConfig))
 
@@ -339,7 +350,7 @@ def free_settings(on_error: str = "stop") -> frozenset[str]:
     """Return the dotted names of the settings that do not affect a result.
 
     Args:
-        on_error: `data.on_error`. Corrupt images that are skipped leave another order where all images are decoded
-            at once, so that `data.cache_gib` counts there.
+        on_error: The setting `data.on_error`. With `skip`, `data.cache_gib` affects the result: skipped images change
+            the order of the others only if all images are decoded before training.
     """
     return _FREE if on_error == "stop" else _FREE - {"data.cache_gib"}

@@ -4,6 +4,7 @@ A *cell* of a comparison is the run of one method with one seed.
 """
 
 import contextlib
+import functools
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 from madao.errors import UserError
 from madao.experiments.compare_config import Plan
 from madao.experiments.comparison_folder import begin_folder, check_folder, read_folder
-from madao.experiments.jobs import Job, JobPool
+from madao.experiments.jobs import Job, JobPool, train
 from madao.experiments.magnitude_search import MagnitudeSearch, read_search, write_search
 from madao.experiments.published import is_record, record, without_paths
 from madao.experiments.shared_search import SharedSearch, optuna_library, study_name
@@ -30,6 +31,7 @@ class Comparison:
         plan: The methods, seeds and settings.
         command: The command line, for the record.
         say: Called with each line about cells that failed.
+        describe: Called in the processes of the trainings with lines on images, model and policy. It must be picklable.
 
     Attributes:
         problems: The error of each failed cell, by its name.
@@ -39,9 +41,15 @@ class Comparison:
         UserError: The folder, or the file of the record, holds something else.
     """
 
-    def __init__(self, plan: Plan, command: Sequence[str] = (), say: Callable[[str], object] = print) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        command: Sequence[str] = (),
+        say: Callable[[str], object] = print,
+        describe: Callable[[str], object] = print,
+    ) -> None:
         self.plan, self.command, self.say, self.unfinished = plan, command, say, ""
-        self._pool = JobPool(plan.chosen.jobs, self._ended)
+        self._pool = JobPool(plan.chosen.jobs, self._ended, functools.partial(train, say=describe))
         self.problems = self._pool.problems
         self._trials: dict[float, list[Job]] = {}
         self._said_unwritable = False

@@ -177,7 +177,14 @@ def _context() -> Any:
     return context
 
 
-def train(config: TrainConfig, name: str, size: int, channel: Connection, first: bool = False) -> None:
+def train(
+    config: TrainConfig,
+    name: str,
+    size: int,
+    channel: Connection,
+    first: bool = False,
+    say: Callable[[str], object] = print,
+) -> None:
     """Train in a process of a pool.
 
     Args:
@@ -186,6 +193,7 @@ def train(config: TrainConfig, name: str, size: int, channel: Connection, first:
         size: Number of trainings that share the machine.
         channel: Takes the message of an error.
         first: Whether to print which images and which model all jobs have.
+        say: Called with the lines on images, model and policy, which name settings in backticks.
     """
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a server that others started may let it through
@@ -198,9 +206,9 @@ def train(config: TrainConfig, name: str, size: int, channel: Connection, first:
         _wait_for(Path(str(config.out)))
         run = build_run(config, title=name)
         if first:
-            print("\n".join(describe_run(run)), flush=True)
+            say("\n".join(describe_run(run)))
         elif (advice := policy_advice(run)) is not None:
-            print(f"{name}: {advice}", flush=True)
+            say(f"{name}: {advice}")
         Trainer(run).fit()
     except Interrupted as stop:
         sys.exit(stop.exit_code)
