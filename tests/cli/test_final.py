@@ -68,7 +68,7 @@ def test_nothing_need_be_measured(tmp_path: Path, capsys: pytest.CaptureFixture[
     root, out = written(tmp_path / "data.npz", test=False), tmp_path / "run"
     assert train(root, out, "--augment.method", "uniform", "--data.val_fraction", "0") == 0
     printed = capsys.readouterr().out
-    assert "trained, and nothing measured (epoch 2; there is no test set)" in printed
+    assert "trained, nothing measured (epoch 2; no test set)" in printed
     assert "madao evaluate" not in printed
     assert main(["report", str(out)]) == 0
     capsys.readouterr()
