@@ -32,7 +32,7 @@ def help_text(parser: jsonargparse.ArgumentParser, section: str, examples: Seque
     Raises:
         UserError: There is no such section.
     """
-    titles = {name: str(group.title) for name, group in parser.groups.items()}
+    titles = {name: str(group.title) for name, group in (parser.groups or {}).items()}
     if section == _ALL:
         return parser.format_help()
     if section and section not in titles:

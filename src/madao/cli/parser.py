@@ -68,7 +68,7 @@ class Parser(jsonargparse.ArgumentParser):
             if getattr(action, "_typehint", None) in _SWITCHES:
                 action.nargs, action.const = "?", True
             # jsonargparse adds an action for the file of each section.
-            if action.dest in NOT_OPTIONS or action.dest in self.groups:
+            if action.dest in NOT_OPTIONS or action.dest in (self.groups or {}):
                 action.help = argparse.SUPPRESS
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:

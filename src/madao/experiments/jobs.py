@@ -209,6 +209,7 @@ def train(
             say("\n".join(describe_run(run)))
         elif (advice := policy_advice(run)) is not None:
             say(f"{name}: {advice}")
+        sys.stdout.flush()
         Trainer(run).fit()
     except Interrupted as stop:
         sys.exit(stop.exit_code)
