@@ -73,7 +73,7 @@ def test_nothing_need_be_measured(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["report", str(out)]) == 0
     capsys.readouterr()
     assert main(["evaluate", str(out)]) == 2
-    assert refusal(capsys) == "madao: this data has no test split; name a folder that has one by --root"
+    assert refusal(capsys) == "madao: this data has no test split; use --root with a folder that has one"
 
 
 @pytest.mark.parametrize(
