@@ -76,7 +76,7 @@ def current_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def current_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record of `madao compare --export` under current names. Its command line stays as it was run."""
+    """Return a record of `madao compare --export` under current names. Its command line is unchanged."""
     cells = {current_cell(name): _with_settings(cell) for name, cell in record["cells"].items()}
     return {**_with_settings(record), "cells": cells}
 
