@@ -39,10 +39,10 @@ def demo(planted: Planted = "rotate", seed: int = 0, epochs: int = 72, out: str 
     the table again.
 
     Args:
-        planted: Shift of the validation and test digits; none for a control without a shift. rotate-or-brightness
-            rotates 0 to 4 and changes the brightness of 5 to 9, and adds a policy for each class. by-tone draws half of
-            all digits dark on light, rotates light digits and changes the brightness of dark ones, and adds a policy
-            that depends on the image.
+        planted: Shift of the validation and test digits, or none for a control. With rotate-or-brightness, digits 0 to
+            4 are rotated and 5 to 9 change in brightness. The demo then also learns a policy for each class. With
+            by-tone, half of all digits are dark on light. Light digits are rotated, and dark ones change in brightness.
+            The demo then also learns a policy that depends on the image.
         seed: Seed of weights, augmentation and the order of images.
         epochs: Number of passes over the 899 training digits.
         out: Folder of the run directories. By default runs/demo-PLANTED-SEED.
@@ -71,7 +71,7 @@ def methods(planted: str) -> tuple[str, ...]:
 
 
 def demo_config(method: str, planted: Planted, seed: int, epochs: int, folder: Path) -> TrainConfig:
-    """Return the settings of one training. Those of the policy matter for `learned`, `class` and `image` only."""
+    """Return the settings of one training. Only `learned`, `class` and `image` use the policy's settings."""
     augment = AugmentConfig(
         method="learned" if method in ("class", "image") else method,
         conditional_on="class" if method == "class" else "image" if method == "image" else "none",

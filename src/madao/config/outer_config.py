@@ -14,20 +14,20 @@ class OuterConfig:
     """The learning of the policy, for the method learned.
 
     Args:
-        estimator: Estimator of the policy's gradient: influence (influence of each image on the validation loss, by a
-            score function) or relaxed (the paper's, by differentiable operations).
+        estimator: Estimator of the policy's gradient. The estimator influence scores draws by the influence of each
+            image on the validation loss; relaxed (the paper's) differentiates through the operations.
         solver: Approximation of the inverse Hessian: deflated (from recent training gradients, without Hessian
             products), gauss-newton (conjugate gradients), neumann (the paper's series), or identity (no correction).
         baseline: Value that is subtracted from each image's influence to reduce noise: leave-one-out (mean of the other
-            images), class-mean, unaugmented (needs one more pass), or same-loss (mean of images with a similar loss,
-            so that hard images are not favoured).
+            images), class-mean, unaugmented (needs one more pass), or same-loss. The last is the mean over images with
+            a similar loss, so that hard images are not favoured.
         model_mode: Mode of the model in the training loss of outer steps: eval, or train (the paper's).
         every: Number of training steps between outer steps; s in the paper. Lower it if a run is short.
         warmup: Number of epochs before the first outer step; w in the paper. By default a fifth of all epochs.
         warmup_augment: Augmentation during warm-up: policy (the initial policy, as in the paper's appendix) or none (as
             in the paper's text). With none, operations may look good only because the model has not seen them.
-        optimizer: Optimizer of the policy: adam (without momentum: RMSprop with a bias correction, so that its first
-            steps are not longer than the others) or rmsprop (the paper's).
+        optimizer: Optimizer of the policy: adam (without momentum) or rmsprop (the paper's). Unlike those of rmsprop,
+            the first steps of adam are no longer than the others.
         lr: Learning rate of the policy.
         decay: Lower the learning rate of the policy to zero along a cosine.
         batch_size: Number of validation images in each outer step. By default the training batch size.
@@ -47,8 +47,8 @@ class OuterConfig:
             gauss-newton more of the directions of large curvature.
         history: Number of training gradients that the deflated solver stores. Each takes half the memory of the model,
             on the device and in checkpoints.
-        learn: Part of the policy that is learned: all, selection (which operations; the rest keeps its initial value),
-            or strength (how often and how strongly; all operations are equally likely).
+        learn: Part of the policy that is learned: all, selection (only the choice of operations), or strength (only
+            how often and how strongly they apply). The rest keeps its initial value.
         init_decay: Pull of the policy towards its initial value, for example 0.3; needs the optimizer adam. Larger
             values keep the policy more varied where there is little evidence; 0 for no pull.
         sign: Direction of outer steps: descent, or random, a control that draws the sign of each step.
