@@ -120,9 +120,14 @@ def test_published_records_are_read_under_the_names_of_today() -> None:
 
 
 def test_only_whole_names_of_methods_are_old() -> None:
-    record: dict[str, Any] = {"settings": {}, "cells": {"madao fast 0": {}, "madao 0": {}, "standard 1": {}, "base 1": {}}}
+    cells: dict[str, Any] = {"madao fast 0": {}, "madao 0": {}, "standard 1": {}, "base 1": {}}
     # A variant was called `base`, as a method is today: both cells stay.
-    assert [*current_record(record)["cells"]] == ["madao fast 0", "learned 0", "standard 1", "base 1"]
+    assert [*current_record({"settings": {}, "cells": cells})["cells"]] == [
+        "madao fast 0",
+        "learned 0",
+        "standard 1",
+        "base 1",
+    ]
 
 
 def test_a_folder_with_a_method_under_two_names_is_refused(tmp_path: Path) -> None:

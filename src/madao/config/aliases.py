@@ -86,16 +86,11 @@ def current_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def current_record(record: Mapping[str, Any]) -> dict[str, Any]:
-<<<<<<< HEAD
-    """Return a record of `madao compare --export` under the names of today; the command stays as it was run."""
+    """Return a record of `madao compare --export` under current names. Its command line is unchanged."""
     names = {name: current_cell(name) for name in record["cells"]}
     # A variant of an older version may have had a name that is a method's today: then both keep theirs.
     taken = {name for name, now in names.items() if now != name and now in names}
     cells = {name if name in taken else names[name]: _with_settings(cell) for name, cell in record["cells"].items()}
-=======
-    """Return a record of `madao compare --export` under current names. Its command line is unchanged."""
-    cells = {current_cell(name): _with_settings(cell) for name, cell in record["cells"].items()}
->>>>>>> config2
     return {**_with_settings(record), "cells": cells}
 
 
