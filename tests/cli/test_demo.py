@@ -70,8 +70,8 @@ def test_rank_and_share_in_each_half_of_the_classes() -> None:
     assert [numbers for _, *numbers in shares] == [pytest.approx([0.5, 0.4, 1]), pytest.approx([0.35, 0.2, 2])]
     assert methods("rotate-or-brightness") == (*methods("rotate"), "class")
     assert _verdict({"class": result}, "rotate-or-brightness") == (
-        "the policy for each class chooses Rotate in 50 % of draws for 0 to 4, where it was planted, and in 40 % for "
-        "the others; Brightness in 35 % of draws for 5 to 9, where it was planted, and in 20 % for the others"
+        "the learned policy for each class chooses Rotate in 50 % of draws for 0 to 4, which have this shift, and in "
+        "40 % for the others; Brightness in 35 % of draws for 5 to 9, which have this shift, and in 20 % for the others"
     )
 
 
@@ -91,8 +91,8 @@ def test_rank_and_share_in_each_half_of_the_images(tmp_path: Path) -> None:
     assert [numbers for _, *numbers in shares] == [pytest.approx([more, less, 1], rel=1e-3)] * 2
     assert methods("by-tone") == (*methods("rotate"), "image")
     assert _verdict({"image": result}, "by-tone") == (
-        "the policy for each image chooses Rotate in 87 % of draws for light digits, where it was planted, and in 2 % "
-        "for the others; Brightness in 87 % of draws for dark ones, where it was planted, and in 2 % for the others"
+        "the learned policy for each image chooses Rotate in 87 % of draws for light digits, which have this shift, and in "
+        "2 % for the others; Brightness in 87 % of draws for dark ones, which have this shift, and in 2 % for the others"
     )
 
 

@@ -152,14 +152,22 @@ def test_a_long_message_does_not_block_the_pipe(tmp_path: Path) -> None:
     assert 1000 < len(pool.problems["one"]) < 4000
 
 
-def test_each_training_warns_of_few_outer_steps_and_the_first_describes_the_run(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    few: dict[str, Any] = {"epochs": 1, "batch_size": 512, "tensorboard": False, "device": "cpu"}
-    pool = JobPool(1)
-    pool.run(job(tmp_path, name, **few) for name in ("one", "two"))
-    lines = capfd.readouterr().out.splitlines()
-    assert pool.problems == {}
+_TWO_JOBS = """
+import sys
+from madao.config.train_config import TrainConfig
+from madao.experiments.jobs import Job, JobPool
+
+few = {"epochs": 1, "batch_size": 512, "tensorboard": False, "device": "cpu"}
+pool = JobPool(1)
+pool.run(Job(name, TrainConfig(out=f"{sys.argv[1]}/{name}", **few)) for name in ("one", "two"))
+assert pool.problems == {}
+"""
+
+
+def test_each_training_warns_of_few_outer_steps_and_the_first_describes_the_run(tmp_path: Path) -> None:
+    # In a process of its own: jobs print where the server that starts them did when it began.
+    command = [sys.executable, "-c", _TWO_JOBS, str(tmp_path)]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert sum("small-cnn" in line for line in lines) == 1
     first, second = (line for line in lines if "raise" in line)
     assert second.startswith("two: ")

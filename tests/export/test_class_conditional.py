@@ -156,7 +156,7 @@ def test_a_preview_of_one_class(tmp_path: Path, capsys: pytest.CaptureFixture[st
     always().save(path)
     arguments = ["preview", f"--policy={path}", f"--output={sheet}", "--rows=1", "--columns=2", "--size=32"]
     assert main(arguments) == 2
-    assert "has a policy for each class; choose one by --label 0, or shared" in capsys.readouterr().err
+    assert "has a policy for each class; add --label 0, for example, or --label shared" in capsys.readouterr().err
     tiles = {}
     for label in ("0", "1"):
         assert main([*arguments, "--label", label]) == 0

@@ -51,7 +51,7 @@ def test_a_run_stops_resumes_and_is_measured(tmp_path: Path, capsys: pytest.Capt
         ([*MOCO, "--augment.cutout=4"], "--augment.cutout must be 0 for the task moco, got 4"),
         ([*MOCO, "--task.queue=100"], "--task.queue must hold two batches of 128 images, got 100"),
         ([*MOCO, "--task.bn_splits=3"], "--task.bn_splits must divide the images of one pass, 128 by --batch_size"),
-        ([*MOCO, "--sync_batch_norm=true"], "--sync_batch_norm does not go with moco"),
+        ([*MOCO, "--sync_batch_norm=true"], "--sync_batch_norm does not work with --task.name moco"),
         ([*MOCO, "--task.momentum=2"], "--task.momentum must lie between 0 and 1, got 2"),
         *(
             (

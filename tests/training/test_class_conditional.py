@@ -124,7 +124,7 @@ def test_a_file_with_classes_is_a_method_for_the_same_classes(tmp_path: Path) ->
 
 
 def test_the_condition_belongs_to_the_learned_policy() -> None:
-    with pytest.raises(UserError, match=r"`augment.conditional_on` belongs to the method learned, got uniform"):
+    with pytest.raises(UserError, match=r"`augment\.conditional_on` needs `augment\.method=learned`, got uniform"):
         AugmentConfig(method="uniform", conditional_on="class")
     with pytest.raises(UserError, match=r"`augment.shrinkage` must be at least 0, got -1"):
         AugmentConfig(shrinkage=-1)

@@ -56,6 +56,6 @@ def test_features_of_a_run_are_far_above_chance(tmp_path: Path, capsys: pytest.C
     assert float(line.split()[3]) < 60  # chance is 90
     assert main(["train", "--epochs=1", "--tensorboard=false", f"--out={tmp_path / 'other'}"]) == 0
     assert main(["evaluate", str(tmp_path / "other"), "--protocol=linear"]) == 2
-    assert "--protocol linear measures the features of moco" in capsys.readouterr().err
+    assert "--protocol linear needs a run of the task moco" in capsys.readouterr().err
     assert main(["evaluate", str(tmp_path / "run"), "--protocol=linear", "--linear.lr=0"]) == 2
     assert "--linear.lr must be above 0, got 0" in capsys.readouterr().err
