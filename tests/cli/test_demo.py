@@ -91,8 +91,9 @@ def test_rank_and_share_in_each_half_of_the_images(tmp_path: Path) -> None:
     assert [numbers for _, *numbers in shares] == [pytest.approx([more, less, 1], rel=1e-3)] * 2
     assert methods("by-tone") == (*methods("rotate"), "image")
     assert _verdict({"image": result}, "by-tone") == (
-        "the learned policy for each image chooses Rotate in 87 % of draws for light digits, which have this shift, and in "
-        "2 % for the others; Brightness in 87 % of draws for dark ones, which have this shift, and in 2 % for the others"
+        "the learned policy for each image chooses Rotate in 87 % of draws for light digits, which have this shift, "
+        "and in 2 % for the others; Brightness in 87 % of draws for dark ones, which have this shift, and in 2 % for "
+        "the others"
     )
 
 
