@@ -117,6 +117,6 @@ def test_nothing_is_left_behind_where_writing_fails(tmp_path: Path, monkeypatch:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr("os.replace", full)
     assert main(["report", str(run), "--figures", "false"]) == 2
     assert not [*run.glob("report*")]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from madao.files import replacing
 from madao.report.compare import compare
 from madao.report.figures import write_figures
 from madao.report.page import page
@@ -22,14 +23,9 @@ def write_report(runs: Sequence[Run], path: Path, figures: bool = True, left_out
         The files written, the page first.
     """
     made = page(runs, compare(runs) if len(runs) > 1 else [], left_out)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".part")
-    try:
+    with replacing(path) as file:
         # File systems allow names that are not valid text.
-        temporary.write_text(made.text, encoding="utf-8", errors="backslashreplace")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        file.write(made.text.encode(errors="backslashreplace"))
     charts = made.charts if len(runs) == 1 else {key: chart for key, chart in made.charts.items() if chart.key == key}
     drawn = write_figures(charts, path.with_name(f"{path.stem}-figures")) if figures else []
     return [path, *drawn]
