@@ -1,15 +1,39 @@
-"""Words for messages: counts, and the nearest known name."""
+"""Words for messages: counts, the nearest known name, and text from files that a terminal may show."""
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 
 METHOD_LABELS = {"base": "base augmentation", "uniform": "uniform policy", "learned": "learned policy"}
 """Names of methods in tables for people."""
 
+_COMMANDS = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Unicode categories that terminals obey instead of showing them, or that cannot be encoded."""
+
 
 def counted(number: int, thing: str) -> str:
     """`1 step`, `1,200 steps`."""
     return f"{number:,} {thing}{'s' * (number != 1)}"
+
+
+def printable(text: object, limit: int = 2_000) -> str:
+    r"""Return text from a file or a command line as a terminal may show it, in one line.
+
+    Escape sequences, line breaks, changes of direction and lone surrogates are written as Python writes them.
+
+    Args:
+        text: The text, or an object to show as `str` does.
+        limit: The largest number of characters; longer texts end in `…`.
+
+    >>> printable("cat\x1b[2J\nowl")
+    'cat\\x1b[2J\\nowl'
+    """
+    shown = str(text)
+    if len(shown) > limit:
+        shown = f"{shown[: limit - 1]}…"
+    if shown.isprintable():
+        return shown
+    return "".join(repr(each)[1:-1] if unicodedata.category(each) in _COMMANDS else each for each in shown)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
