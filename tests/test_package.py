@@ -153,7 +153,7 @@ def test_the_library_does_not_load_what_only_the_command_line_needs() -> None:
     assert loaded("from madao import *", ["torch", *heavy, *seconds]) == ["torch"]
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"]])
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], ["train", "--help"], ["train", "-h", "outer"]])
 def test_help_does_not_wait_for_torch(arguments: list[str]) -> None:
     assert loaded(f"from madao.cli import main; main({arguments})", ["torch"]) == []
 
