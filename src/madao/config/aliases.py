@@ -80,6 +80,10 @@ def current_config(config: Mapping[str, Any]) -> dict[str, Any]:
             after = found.setdefault(section, {}) if section else found
             after[new] = before.pop(name)
     augment = found.get("augment")
+    pretrained = isinstance(found.get("model"), dict) and found["model"].get("pretrained")
+    # A whole run, not a recipe, from before there was a choice.
+    if pretrained and {"out", "resume"} <= found.keys() and isinstance(augment, dict):
+        augment.setdefault("statistics", "data")
     if isinstance(augment, dict) and "method" in augment:
         augment["method"] = current_method(augment["method"])
     return current_settings(found)

@@ -110,12 +110,15 @@ class ModelConfig:
             segmentation: small-fcn, or a segmentation model of torchvision. By default small-cnn or small-fcn for
             images up to 28 pixels, else resnet18 or fcn_resnet50.
         pretrained: true to start from published weights, or the path of a state dict to start from.
+        freeze_norm: Keep the statistics and weights of BatchNorm layers as they are, for a pretrained model and small
+            batches.
         stem: First layers of a ResNet: small (made for images up to 64 pixels), imagenet (made for larger ones), or
             auto, which selects by the size.
     """
 
     name: str | None = None
     pretrained: bool | str = False
+    freeze_norm: bool = False
     stem: Literal["auto", "small", "imagenet"] = setting("auto", is_option=False)
 
 
@@ -147,6 +150,9 @@ class AugmentConfig:
         cutout: Side of the square that Cutout erases, in pixels; 0 for no Cutout.
         normalise: Normalise the model's input to mean 0 and standard deviation 1 per channel. Otherwise it is in
             [0, 1].
+        statistics: Images whose mean and standard deviation normalise the input: data (the training images) or
+            pretrained (those that the model's published weights expect). By default pretrained if `model.pretrained`
+            is set and the model has published weights.
     """
 
     method: str = "learned"
@@ -164,6 +170,7 @@ class AugmentConfig:
     flip: bool | None = None
     cutout: int = 0
     normalise: bool = setting(True, is_option=False)
+    statistics: Literal["data", "pretrained"] | None = setting(None, is_option=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "method", current_method(self.method))
@@ -184,11 +191,14 @@ class AugmentConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """The optimizer of the model: SGD with momentum.
+    """The optimizer of the model.
 
     Args:
+        name: Optimizer of the model: sgd (with momentum) or adamw, which suits pretrained transformers.
         lr: Initial learning rate of the model. Lower it if the loss stays high or is not finite.
-        momentum: Momentum of SGD.
+        head_lr_scale: Factor by which the learning rate of the last layer is larger, for example 10 for a new head on a
+            pretrained model.
+        momentum: Momentum of sgd.
         nesterov: Use Nesterov momentum.
         weight_decay: Weight decay of all parameters.
         schedule: Learning rate schedule: cosine, step (divides by 10 at each of `milestones`) or constant.
@@ -201,7 +211,9 @@ class OptimizerConfig:
         clip: Largest norm of the gradient; longer gradients are scaled down to it. By default no limit.
     """
 
+    name: Literal["sgd", "adamw"] = "sgd"
     lr: float = 0.1
+    head_lr_scale: float = 1.0
     momentum: float = setting(0.9, is_option=False)
     nesterov: bool = setting(False, is_option=False)
     weight_decay: float = 5e-4
@@ -217,7 +229,7 @@ class OptimizerConfig:
         for name, least in (("lr", 0), ("momentum", 0), ("weight_decay", 0), ("warmup", 0), ("restart_factor", 1)):
             at_least(f"optimizer.{name}", getattr(self, name), least)
         fraction("optimizer.label_smoothing", self.label_smoothing)
-        for name in ("restart", "clip"):
+        for name in ("restart", "clip", "head_lr_scale"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UserError(f"`optimizer.{name}` must be above 0, got {value}")

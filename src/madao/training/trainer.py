@@ -10,6 +10,7 @@ from madao.data import Images
 from madao.distributed.launch import rank_zero_first
 from madao.errors import DataError, SharedError, UserError
 from madao.files import load_torch
+from madao.models.fine_tuning import freeze_norms
 from madao.tasks import EvalResult
 from madao.training.evaluate import evaluate_images
 from madao.training.interrupt import Interrupted, StopRequest, stop_requests
@@ -40,8 +41,9 @@ class Trainer:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.logger: TensorBoardLogger | None = None
-        # CUDA graphs read the learning rate from a tensor.
-        self._rate = torch.zeros((), device=run.device) if run.device.type == "cuda" else None
+        # CUDA graphs read the learning rates from tensors, one for each group of parameters.
+        on_gpu = run.device.type == "cuda"
+        self._rates = [torch.zeros((), device=run.device) if on_gpu else None for _ in run.optimizer.param_groups]
         self._saved_at = 0.0
 
     def fit(self) -> Result:
@@ -112,6 +114,8 @@ class Trainer:
         """Train from the present step to the end of its epoch."""
         run = self.run
         run.model.train()
+        if run.config.model.freeze_norm:
+            freeze_norms(run.network)
         run.profiler.start()
         start = run.step - run.epoch * run.steps_per_epoch
         for images, targets in run.profiler.awaited(run.train_batches.epoch(run.epoch, start)):
@@ -128,8 +132,9 @@ class Trainer:
         run = self.run
         progress = run.step / run.steps_per_epoch
         rate = learning_rate(run.config.optimizer, progress, run.config.epochs)
-        for group in run.optimizer.param_groups:
-            group["lr"] = rate if self._rate is None else self._rate.fill_(rate)
+        for group, tensor in zip(run.optimizer.param_groups, self._rates, strict=True):
+            scaled = rate * group.get("lr_scale", 1)
+            group["lr"] = scaled if tensor is None else tensor.fill_(scaled)
         augment = run.outer_loop is None or run.outer_loop.applies(run.step)
         trained = run.inner_step(images, targets, augment)
         count = len(images) if run.ranks.world == 1 else run.train_batches.batch_size

@@ -1,5 +1,7 @@
 """The model of a run and its optimizer."""
 
+import dataclasses
+
 import torch
 from torch import nn
 
@@ -7,6 +9,7 @@ from madao.config.train_config import ModelConfig, OptimizerConfig, TaskConfig, 
 from madao.distributed.launch import convert_sync_batchnorm
 from madao.errors import UnknownModelError, UserError
 from madao.models import build, build_dense, build_encoder, known, known_dense
+from madao.models.fine_tuning import freeze_norms, parameter_groups, pretrained_statistics
 from madao.text import nearest
 from madao.training.builders.environment import Environment
 from madao.training.splits import Splits
@@ -17,6 +20,8 @@ def build_network(config: TrainConfig, splits: Splits, environment: Environment)
     torch.manual_seed(config.seed)
     network = build_model(config.model, splits, config.task)
     torch.manual_seed(config.seed + 7919 * environment.ranks.rank)  # every process has dropout masks of its own
+    if config.model.freeze_norm:
+        freeze_norms(network)
     if config.sync_batch_norm:
         twice = config.augment.method == "learned" and config.outer.model_mode == "train"
         network = convert_sync_batchnorm(network, environment.device, twice)
@@ -58,6 +63,21 @@ def build_model(config: ModelConfig, splits: Splits, task: TaskConfig | None = N
         raise UserError(str(error)) from None
 
 
+def with_pretrained_statistics(splits: Splits, config: TrainConfig) -> Splits:
+    """Return the splits with the mean and standard deviation that the settings normalise by.
+
+    Raises:
+        UserError: The settings name the statistics of published weights, and the model has none.
+    """
+    if config.augment.statistics == "data" or not (config.augment.statistics or config.model.pretrained):
+        return splits
+    name = model_name(config.model, splits, config.task)
+    found = pretrained_statistics(name, splits.channels)
+    if found is None and config.augment.statistics == "pretrained":
+        raise UserError(f"{name} has no published weights, so `augment.statistics=pretrained` is unknown; use data")
+    return splits if found is None else dataclasses.replace(splits, mean=found[0], std=found[1])
+
+
 def model_name(config: ModelConfig, splits: Splits, task: TaskConfig) -> str:
     """Return the name of a run's model; if the settings name none, of one that suits the images."""
     if config.name:
@@ -67,13 +87,19 @@ def model_name(config: ModelConfig, splits: Splits, task: TaskConfig) -> str:
     return "small-cnn" if splits.size <= 28 else "resnet18"
 
 
-def build_optimizer(config: OptimizerConfig, network: nn.Module, device: torch.device) -> torch.optim.SGD:
-    """Build SGD on the parameters of a network."""
+def build_optimizer(config: OptimizerConfig, network: nn.Module, device: torch.device) -> torch.optim.Optimizer:
+    """Build the optimizer of a network. The learning rate of a group is a multiple of the run's, `lr_scale`."""
+    on_gpu = device.type == "cuda"
+    groups = parameter_groups(network, config.head_lr_scale)
+    if config.name == "adamw":
+        return torch.optim.AdamW(
+            groups, lr=config.lr, weight_decay=config.weight_decay, fused=on_gpu, capturable=on_gpu
+        )
     return torch.optim.SGD(
-        network.parameters(),
+        groups,
         lr=config.lr,
         momentum=config.momentum,
         nesterov=config.nesterov,
         weight_decay=config.weight_decay,
-        fused=device.type == "cuda",
+        fused=on_gpu,
     )

@@ -99,7 +99,7 @@ def build_outer_loop(
         solver=_solver(settings),
         estimator=Relaxed() if settings.estimator == "relaxed" else Influence(_BASELINES[settings.baseline]),
         transform=base_augmentation.normalise,
-        weight_decay=config.optimizer.weight_decay,
+        weight_decay=config.optimizer.weight_decay if config.optimizer.name == "sgd" else 0.0,
         clip=settings.clip,
         seed=config.seed,
         views=task.views,

@@ -4,7 +4,7 @@ from madao.config.train_config import TrainConfig
 from madao.training.builders.data import build_batches, build_splits
 from madao.training.builders.environment import start_environment
 from madao.training.builders.inner_step import build_inner_step
-from madao.training.builders.model import build_network, build_optimizer, model_name
+from madao.training.builders.model import build_network, build_optimizer, model_name, with_pretrained_statistics
 from madao.training.builders.outer_loop import build_outer_loop
 from madao.training.builders.policy import build_augmentation, build_policy
 from madao.training.builders.task import build_task, check_policy
@@ -40,6 +40,7 @@ def build_run(config: TrainConfig, splits: Splits | None = None, title: str | No
     device, ranks, autocast = environment.device, environment.ranks, environment.autocast
     check_directory(config, ranks)  # before the images are read, which may take a while
     splits, notes = build_splits(config, environment, splits)
+    splits = with_pretrained_statistics(splits, config)
     name = model_name(config.model, splits, config.task)
     directory = RunDirectory(run_directory(config, splits.name, name), ranks.is_first)
     network = build_network(config, splits, environment)

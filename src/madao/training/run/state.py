@@ -138,7 +138,8 @@ class Run:
         if state.get("meter") is None:
             self.profiler.skip(self.metrics.images)
         for group in self.optimizer.param_groups:
-            group["fused"] = self.device.type == "cuda"  # of this device, not of the one where the run began
+            # Of this device, not of the one where the run began.
+            group |= {name: self.device.type == "cuda" for name in ("fused", "capturable") if name in group}
         if not self.ranks.is_first:  # the random state is that of the first process
             torch.manual_seed(self.config.seed + 7919 * self.ranks.rank + self.step)
             return
