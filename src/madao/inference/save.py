@@ -158,7 +158,9 @@ def _exporting(kind: str) -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     except Exception as error:  # torch's exporters raise errors of many types
-        raise ModelError(f"torch cannot write this network as {kind} ({first_line(error)}); try .safetensors") from error
+        raise ModelError(
+            f"torch cannot write this network as {kind} ({first_line(error)}); try .safetensors"
+        ) from error
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

@@ -160,7 +160,7 @@ def load_splits(config: DataConfig) -> Splits:
     """
     dataset = load_dataset(config)
     try:
-        train, validation, indices = _set_aside(dataset, config)
+        train, validation, indices = set_aside(dataset, config)
         check_classes(train.targets, dataset.classes, "training")
         if validation is not None:
             check_classes(validation.targets, dataset.classes, "validation")
@@ -188,7 +188,7 @@ def load_splits(config: DataConfig) -> Splits:
     )
 
 
-def _set_aside(dataset: Dataset, config: DataConfig) -> tuple[Images, Images | None, Tensor | None]:
+def set_aside(dataset: Dataset, config: DataConfig) -> tuple[Images, Images | None, Tensor | None]:
     """Return training images, validation images if any, and the indices of the images that were set aside."""
     used = _used(dataset, config)
     if dataset.validation is not None:
