@@ -72,11 +72,13 @@ class SavedRun:
                 channels, size = preprocessing.channels, preprocessing.size
                 network = build_named_model(name, plain, self.config.task, len(classes), channels, size)
             network.load_state_dict(weights)
+        except UserError as error:
+            raise UserError(f"cannot load the model of {self.directory.path}: {error}") from None
         except (OSError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            reason = " ".join(str(error).split())[:300]
+            reason = f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:300]
             raise UserError(
-                f"cannot load the model of {self.directory.path}: {reason}; train it again, or give the version of "
-                "madao that trained it"
+                f"cannot load the model of {self.directory.path} ({reason}); its files are damaged, or another version "
+                "of madao wrote them"
             ) from None
         return ImageModel(network, preprocessing, classes, self.config.task.name, name).eval()
 
