@@ -20,7 +20,7 @@ VERBS = {
 
 # Installed by pip install 'madao[train]' only.
 _OF_TRAIN = {"jsonargparse", "lightning_fabric", "matplotlib", "rich", "scipy", "sklearn", "tensorboard", "torchvision"}
-_OF_TRAIN |= {"yaml"}
+_OF_TRAIN |= {"safetensors", "yaml"}
 
 
 def main(arguments: list[str] | None = None) -> int:

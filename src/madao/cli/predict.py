@@ -17,6 +17,7 @@ from madao.inference import load_model
 from madao.inference.predict import Prediction, expand_paths, predict_files
 from madao.text import counted, printable
 from madao.training.builders.environment import pick_device
+from madao.training.interrupt import Interrupted, stop_requests
 
 _WIDEST = 60
 """Characters up to which paths are padded in a table."""
@@ -58,12 +59,13 @@ def predict(
             raise UserError(f"`{name}` must be at least 1, got {value}")
     files = expand_paths(paths)
     model = load_model(run, weights).to(pick_device(device))
-    found = predict_files(model, files, top=top, batch_size=batch_size, workers=DataConfig().processes)
     unreadable: list[Path] = []
-    with _opened(out) as write:
-        lines = _FORMATS[format](_readable(found, unreadable), files, min(top, len(model.classes)))
-        for line in lines:
+    with _opened(out) as write, stop_requests("this file") as request:
+        found = predict_files(model, files, top=top, batch_size=batch_size, workers=DataConfig().processes)
+        for line in _FORMATS[format](_readable(found, unreadable), files, min(top, len(model.classes))):
             write(line)
+            if request.number is not None:
+                raise Interrupted(request.number, "stopped")
     if unreadable:
         print(f"madao: skipped {len(unreadable)} of {counted(len(files), 'file')}: unreadable", file=sys.stderr)
     if len(unreadable) == len(files):
