@@ -108,7 +108,7 @@ PUBLIC = {
     "madao.integrations.lightning": {"PolicyCallback"},
     "madao.integrations.transformers": {"PolicyTrainer"},
     "madao.outer": {"ComputeOptions", "OuterStep", "PolicyOptimizer"},
-    "madao.inference": {"ImageModel", "Preprocessing", "load_model"},
+    "madao.inference": {"ImageModel", "Preprocessing", "load_model", "predict_files", "save_model"},
     "madao.export": {"TARGETS", "Target", "export"},
     "madao.ops": {"OPERATIONS", "PAPER", "Operation", "choose", "dispatch", "find", "register"},
     "madao.tasks": {"Classification", "Draws", "Metric", "MoCo", "KNN", "EvalResult", "Segmentation", "Task"},

@@ -86,6 +86,7 @@ def test_the_module_knows_what_it_is(run: Path) -> None:
     model = madao.load_model(str(run))
     assert isinstance(model, nn.Module)
     assert not model.training
+    assert not any(parameter.requires_grad for parameter in model.parameters())
     assert model.classes == CLASSES
     assert (model.task, model.architecture) == ("classification", "small-cnn")
     assert (model.preprocessing.size, model.preprocessing.stored_size) == (24, 27)

@@ -128,15 +128,15 @@ CASES = {
     "resnet18": [".safetensors", ".pt2", *ONNX],
     "timm/test_resnet": [".safetensors", ".pt2", *ONNX],
     "timm/test_vit": [".safetensors", ".pt2", *ONNX],
-    "wrn-10-1": [".pt2", *ONNX],
     "grey": [".pt2", *ONNX],
     "moco": [".safetensors", *ONNX],
     "small-fcn": [".pt2", *ONNX],
     "lraspp_mobilenet_v3_large": [".safetensors"],
 }
+SLOW = ("moco", "lraspp_mobilenet_v3_large")
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CASES])
 def test_a_program_without_madao_computes_the_same(name: str, tmp_path: Path) -> None:
     model = make(name)
     paths = [tmp_path / "models" / f"model{suffix}" for suffix in CASES[name]]

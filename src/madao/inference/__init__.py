@@ -2,6 +2,8 @@
 
 from madao.inference.image_model import ImageModel
 from madao.inference.load import load_model
+from madao.inference.predict import predict_files
 from madao.inference.preprocessing import Preprocessing
+from madao.inference.save import save_model
 
-__all__ = ["ImageModel", "Preprocessing", "load_model"]
+__all__ = ["ImageModel", "Preprocessing", "load_model", "predict_files", "save_model"]

@@ -15,7 +15,8 @@ def load_model(
 ) -> ImageModel:
     """Load the model of a run, with its preprocessing: images of any size in, logits out.
 
-    The model is on the CPU and in evaluation mode. The training images are not needed.
+    The model is on the CPU, in evaluation mode, and frozen: `model.requires_grad_()` makes it trainable. The training
+    images are not needed.
 
     Args:
         run: The run directory.

@@ -80,7 +80,7 @@ class SavedRun:
                 f"cannot load the model of {self.directory.path} ({reason}); its files are damaged, or another version "
                 "of madao wrote them"
             ) from None
-        return ImageModel(network, preprocessing, classes, self.config.task.name, name).eval()
+        return ImageModel(network, preprocessing, classes, self.config.task.name, name).eval().requires_grad_(False)
 
     def _read_json(self, name: str) -> Any:
         return json.loads((self.directory.path / name).read_text(encoding="utf-8"))
