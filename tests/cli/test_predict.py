@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of eleven files, the present one beside it."""
     monkeypatch.chdir(tmp_path)
     save_every_form(tmp_path / "new")
@@ -87,7 +86,7 @@ def test_unreadable_files_are_named_and_counted(run: Path, folder: Path, capsys:
     ("arguments", "message"),
     [
         (["none", "new"], "none is not a run directory"),
-        (["new", "new"], "new is not a run directory"),
+        (["new", "RUN"], "new is not a run directory"),
         (["RUN"], "paths"),
         ([], "paths"),
         (["RUN", "nothing.jpg"], "no file or folder nothing.jpg"),

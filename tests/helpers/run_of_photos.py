@@ -25,20 +25,19 @@ def save_every_form(folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     turned = Image.Exif()
     turned[0x0112] = 6
-    for number, (name, mode, options) in enumerate(
-        [
-            ("small.jpg", "RGB", {}),
-            ("grey.jpg", "L", {}),
-            ("grey.png", "L", {}),
-            ("clear.png", "RGBA", {}),
-            ("palette.gif", "P", {}),
-            ("palette.png", "P", {"transparency": 0}),
-            ("print.jpg", "CMYK", {}),
-            ("turned.jpg", "RGB", {"exif": turned}),
-            ("turned.tiff", "RGB", {"exif": turned}),
-            ("web.webp", "RGB", {}),
-        ]
-    ):
+    forms: list[tuple[str, str, dict[str, Any]]] = [
+        ("small.jpg", "RGB", {}),
+        ("grey.jpg", "L", {}),
+        ("grey.png", "L", {}),
+        ("clear.png", "RGBA", {}),
+        ("palette.gif", "P", {}),
+        ("palette.png", "P", {"transparency": 0}),
+        ("print.jpg", "CMYK", {}),
+        ("turned.jpg", "RGB", {"exif": turned}),
+        ("turned.tiff", "RGB", {"exif": turned}),
+        ("web.webp", "RGB", {}),
+    ]
+    for number, (name, mode, options) in enumerate(forms):
         photo(number, (70, 45)).convert(mode).save(folder / name, **options)
     photo(99, (700, 450)).save(folder / "large.jpg")  # Pillow decodes it at a part of its size
     return sorted(folder.iterdir())

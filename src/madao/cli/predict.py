@@ -57,8 +57,8 @@ def predict(
     for name, value in (("top", top), ("batch_size", batch_size)):
         if value < 1:
             raise UserError(f"`{name}` must be at least 1, got {value}")
-    files = expand_paths(paths)
     model = load_model(run, weights).to(pick_device(device))
+    files = expand_paths(paths)
     unreadable: list[Path] = []
     with _opened(out) as write, stop_requests("this file") as request:
         found = predict_files(model, files, top=top, batch_size=batch_size, workers=DataConfig().processes)
