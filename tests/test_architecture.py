@@ -34,6 +34,7 @@ ARROWS: dict[str, set[str]] = {
     "outer": {"policy", "hypergrad", "distributed"},
     "integrations": {"outer", "policy", "hypergrad", "distributed"},
     "training": {"outer", "tasks", "data", "models", "policy", "hypergrad", "distributed", "ops"},
+    "inference": {"training", "data", "ops"},
     "experiments": {"training", "report", "outer", "tasks", "data", "models", "policy"},
 }
 

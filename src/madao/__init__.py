@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from madao import hypergrad, ops
+    from madao.inference import load_model
     from madao.outer import PolicyOptimizer
     from madao.policy import (
         AutoAugment,
@@ -35,12 +36,13 @@ __all__ = [
     "TrivialAugment",
     "Uniform",
     "hypergrad",
+    "load_model",
     "load_policy",
     "ops",
 ]
 
 _MODULES = ("data", "hypergrad", "models", "ops", "outer", "policy", "tasks")
-_ELSEWHERE = {"PolicyOptimizer": "madao.outer"}
+_ELSEWHERE = {"PolicyOptimizer": "madao.outer", "load_model": "madao.inference"}
 
 
 if not TYPE_CHECKING:  # a type checker would accept any name

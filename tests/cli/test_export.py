@@ -9,7 +9,9 @@ import pytest
 import madao
 from madao.cli import main
 from madao.export import TARGETS
+from madao.inference.save import FORMATS
 from madao.policy import PolicySpec, RandAugment, Uniform
+from tests.helpers.training import settings, splits, trained
 
 
 @pytest.fixture
@@ -83,6 +85,17 @@ def test_a_file_that_is_there_stays_unless_told_otherwise(run: Path, capsys: pyt
         (["broken.json", "--to=json"], "broken.json: not a whole JSON document"),
         (["runs/x", "--to=json", "--out=runs"], "--out runs is a folder; give the path of a file"),
         (["runs/x", "--to=json", "--out=broken.json/x.json"], "cannot write broken.json/x.json"),
+        (
+            ["runs/x", "--to=model.h5"],
+            "a file that ends in one of .safetensors, .pt2, .onnx for the model, got 'model.h5'",
+        ),
+        (["runs/x", "--to=model.pt2"], "runs/x is not a run directory"),
+        (
+            ["runs/x", "--to=model.pt2", "--out=a.pt2"],
+            "--out goes with the policy, but --to model.pt2 exports the model",
+        ),
+        (["runs/x", "--to=model.pt2", "--label=a"], "--label goes with the policy"),
+        (["runs/x", "--to=json", "--weights=best"], "--weights chooses a model, but --to json exports the policy"),
         (["runs/x", "--too=json"], "unknown option '--too'; did you mean '--to'?"),
     ],
 )
@@ -97,6 +110,23 @@ def test_mistakes_are_one_line_and_exit_code_2(
     assert message in error
     assert len(error.strip().splitlines()) == 1
     assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize("suffix", [suffix for suffix in FORMATS if suffix != ".onnx"])
+def test_the_model_of_a_run_becomes_a_file(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trained(settings(tmp_path / "x", "base", epochs=1), splits())
+    capsys.readouterr()
+    assert main(["export", "x", "--to", f"models/a{suffix}", "--weights", "best"]) == 0
+    first, *usage = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"wrote models/a{suffix} (needs ")
+    assert any(f'"models/a{suffix}"' in line for line in usage)
+    before = Path(f"models/a{suffix}").read_bytes()
+    assert before
+    assert main(["export", "x", "--to", f"models/a{suffix}"]) == 2
+    assert main(["export", "x", "--to", f"models/a{suffix}", "--overwrite"]) == 0
 
 
 def test_help() -> None:

@@ -11,15 +11,16 @@ VERBS = {
     "compare": "compare augmentation methods over several seeds",
     "report": "write an HTML report of one or more runs",
     "evaluate": "measure the error of a trained model",
+    "predict": "classify image files with a trained model",
     "demo": "shift the test digits and see the policy find the shift",
     "recipes": "list ready-made settings, with the paper's results",
     "preview": "draw sample images under a policy",
-    "export": "write a policy as a transform of another library",
+    "export": "write a model or a policy for use without madao",
 }
 
 # Installed by pip install 'madao[train]' only.
 _OF_TRAIN = {"jsonargparse", "lightning_fabric", "matplotlib", "rich", "scipy", "sklearn", "tensorboard", "torchvision"}
-_OF_TRAIN |= {"yaml"}
+_OF_TRAIN |= {"safetensors", "yaml"}
 
 
 def main(arguments: list[str] | None = None) -> int:

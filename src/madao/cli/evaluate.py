@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ from madao.config.train_config import from_dict
 from madao.device.precision import set_precision
 from madao.errors import DataError, ModelError, UserError
 from madao.files import load_torch
+from madao.inference.trained_on import trained_on_warning
 from madao.tasks import EvalResult
 from madao.training.builders.environment import pick_device
 from madao.training.builders.model import build_model
@@ -77,6 +79,9 @@ def evaluate(
         there = splits.validation if split == "test" else splits.test
         remedy = "use --root with a folder that has one" if there is None else f"use --split {other}"
         raise UserError(f"this data has no {split} split; {remedy}")
+    warning = trained_on_warning(config, data, split, splits)
+    if warning is not None:
+        print(f"madao: {warning}", file=sys.stderr)
     # Normalise as in training, even if the images are others.
     trained_on = json.loads((directory.path / "split.json").read_text())
     splits = dataclasses.replace(splits, mean=tuple(trained_on["mean"]), std=tuple(trained_on["std"]))

@@ -1,4 +1,4 @@
-"""`madao export`: write a policy as a transform of another library."""
+"""`madao export`: write a model as a file, or a policy as a transform of another library."""
 
 from pathlib import Path
 from typing import Literal
@@ -8,6 +8,8 @@ from madao.errors import UserError
 from madao.export import TARGETS
 from madao.export import export as text_for
 from madao.files import replacing
+from madao.inference import load_model
+from madao.inference.save import FORMATS, save_model
 from madao.policy import FrozenPolicy, PolicySpec, load_policy
 from madao.policy.registry import NAMED
 
@@ -19,22 +21,32 @@ def command(arguments: list[str]) -> None:
 
 def export(
     run: str,
-    to: Literal["torchvision", "albumentations", "kornia", "timm", "python", "json"],
+    to: str,
     out: str | None = None,
     overwrite: bool = False,
     label: str | None = None,
+    weights: Literal["best", "last"] | None = None,
 ) -> None:
-    """Write a policy as a transform of another library.
+    """Write a model as a file, or a policy as a transform of another library.
 
     Args:
-        run: Policy to export: a run directory, a policy.json, uniform or randaugment.
-        to: Target library. python writes a single file that needs only Pillow; json writes the policy itself.
+        run: Run directory whose model or policy is exported. Also a policy.json, uniform or randaugment.
+        to: For the model, a file that ends in .safetensors (weights), .pt2 (torch.export) or .onnx. For the policy,
+            torchvision, albumentations, kornia, timm, python (a single file that needs only Pillow) or json (the policy
+            itself).
         out: File to write. By default policy_torchvision.py, and so on, in the current folder.
         overwrite: Replace the file if it exists.
         label: Class whose policy is exported, or shared for the part that classes or images share. By default the whole
             policy. Only torchvision, python and json take policies for each class; all but kornia take policies for
             each image.
+        weights: Weights of the model: best (best on the validation set) or last (last checkpoint). By default those
+            that the run evaluated on the test set.
     """
+    if to not in TARGETS:
+        _export_model(run, to, out, overwrite, label, weights)
+        return
+    if weights is not None:
+        raise UserError(f"`weights` chooses a model, but `to={to}` exports the policy; leave it out")
     target = TARGETS[to]
     spec = of_label(_read(run), label)
     path = Path(out or target.file)
@@ -57,6 +69,30 @@ def export(
             line.replace("(image)", "(image, label)").replace("(images)", "(images, labels)") if spec.classes else line
         )
         print(f"  {shown.format(module=path.stem, file=path)}")
+
+
+def _export_model(
+    run: str, to: str, out: str | None, overwrite: bool, label: str | None, weights: Literal["best", "last"] | None
+) -> None:
+    path = Path(to)
+    if path.suffix not in FORMATS:
+        files = ", ".join(FORMATS)
+        raise UserError(
+            f"`to`: expected one of {', '.join(TARGETS)} for the policy, or a file that ends in one of {files} for the "
+            f"model, got {to!r}"
+        )
+    for name, given in (("out", out), ("label", label)):
+        if given is not None:
+            raise UserError(f"`{name}` goes with the policy, but `to={to}` exports the model to {to}; leave it out")
+    if path.exists() and not overwrite:
+        raise UserError(f"{path} already exists; choose another file, or add --overwrite")
+    try:
+        written = save_model(load_model(run, weights), path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+    print(f"wrote {path} (needs {written.needs}); usage:")
+    for line in written.usage:
+        print(f"  {line.format(file=path)}")
 
 
 def of_label(spec: PolicySpec, label: str | None) -> PolicySpec:

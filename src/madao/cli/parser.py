@@ -77,7 +77,12 @@ class Parser(jsonargparse.ArgumentParser):
 
 
 def call(
-    function: Callable[..., None], verb: str, arguments: list[str], plain: str | None = None, noun: str = "run"
+    function: Callable[..., None],
+    verb: str,
+    arguments: list[str],
+    plain: str | None = None,
+    noun: str = "run",
+    first: str | None = None,
 ) -> None:
     """Call a function whose signature and docstring define its command line.
 
@@ -87,6 +92,7 @@ def call(
         arguments: The command line after the verb.
         plain: Parameter whose name may be left out: `madao report RUN` instead of `madao report --runs RUN`.
         noun: Word for that parameter in messages.
+        first: Parameter that takes the first of several such values: `madao predict RUN PATH`.
     """
     parser = Parser(prog=f"madao {verb}", description=(function.__doc__ or "").split("\n")[0])
     parser.add_function_arguments(function, as_group=False)
@@ -95,14 +101,22 @@ def call(
         parameter = inspect.signature(function).parameters[plain]
         several, one = parameter.annotation == list[str], noun.upper()
         given = f"{one} [{one} …]" if several else one if parameter.default is parameter.empty else f"[{one}]"
+        given = given if first is None else f"{first.upper()} {given}"
         parser.usage = f"madao {verb} {given} [OPTIONS]"
-        arguments = _named(arguments, plain, several, noun, parser)
+        arguments = _named(arguments, plain, several, noun, parser, first)
     function(**vars(parser.instantiate(parser.parse_args(arguments))))
 
 
 # By hand, since argparse finds no positional arguments between options, and jsonargparse none that have a flag too.
-def _named(arguments: list[str], name: str, several: bool, noun: str, parser: jsonargparse.ArgumentParser) -> list[str]:
-    """Return the arguments with values that belong to no option under the name of a parameter."""
+def _named(
+    arguments: list[str],
+    name: str,
+    several: bool,
+    noun: str,
+    parser: jsonargparse.ArgumentParser,
+    first: str | None = None,
+) -> list[str]:
+    """Return the arguments with values that belong to no option under the name of a parameter, or of `first` and it."""
     switches = {option for action in parser._actions if action.nargs == "?" for option in action.option_strings}
     values: list[str] = []
     rest: list[str] = []
@@ -118,13 +132,19 @@ def _named(arguments: list[str], name: str, several: bool, noun: str, parser: js
         else:
             rest.append(argument)
         taken = option and "=" not in argument and argument not in switches and argument not in ("-h", "--help")
+    if first is not None and values and not _gives(rest, first):
+        rest = [f"--{first}", values.pop(0), *rest]
     if len(values) > 1 and not several:
         raise UserError(f"expected one {noun}, got {len(values)}: {' '.join(values)}")
     if not values:
         return rest
-    if any(argument == f"--{name}" or argument.startswith(f"--{name}=") for argument in rest):
+    if _gives(rest, name):
         raise UserError(f"unexpected {values[0]!r}; give the {noun} with or without --{name}, not both")
     return [f"--{name}", json.dumps(values, ensure_ascii=False) if several else values[0], *rest]
+
+
+def _gives(arguments: list[str], name: str) -> bool:
+    return any(argument == f"--{name}" or argument.startswith(f"--{name}=") for argument in arguments)
 
 
 def current_options(arguments: list[str]) -> list[str]:

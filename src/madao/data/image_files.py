@@ -27,6 +27,10 @@ class ImageFiles(LazyImages):
         """Return the bytes of a file."""
         return self.paths[index].read_bytes()
 
+    def length(self, index: int) -> int:
+        """Return the size of a file."""
+        return self.paths[index].stat().st_size
+
     def name(self, index: int) -> str:
         """Return the path of a file."""
         return str(self.paths[index])

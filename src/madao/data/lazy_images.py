@@ -20,7 +20,7 @@ OnError = Literal["stop", "skip"]
 class LazyImages(abc.ABC):
     """Images that are decoded on demand as RGB squares: cropped to the centre, then resized.
 
-    Subclasses override `read`, `name` and `subset`, which define where the bytes are.
+    Subclasses override `read`, `length`, `name` and `subset`, which define where the bytes are.
 
     Args:
         labels: int64 `[N]`.
@@ -40,6 +40,10 @@ class LazyImages(abc.ABC):
     @abc.abstractmethod
     def read(self, index: int) -> bytes:
         """Return the encoded bytes of an image."""
+
+    @abc.abstractmethod
+    def length(self, index: int) -> int:
+        """Return the number of encoded bytes of an image, without reading them."""
 
     @abc.abstractmethod
     def name(self, index: int) -> str:

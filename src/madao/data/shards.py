@@ -49,6 +49,11 @@ class Shards(LazyImages):
         stream.seek(int(shard.offsets[row]))
         return stream.read(int(shard.sizes[row]))
 
+    def length(self, index: int) -> int:
+        """Return the number of encoded bytes of an image."""
+        shard, row = self._place(index)
+        return int(shard.sizes[row])
+
     def name(self, index: int) -> str:
         """Return key and shard of an image for error messages."""
         shard, row = self._place(index)

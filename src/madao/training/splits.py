@@ -114,6 +114,11 @@ def dataset_name(config: DataConfig) -> str:
     return name
 
 
+def stored_size(config: DataConfig, size: int) -> int:
+    """Return the side of stored squares from which the model sees `size` pixels."""
+    return size if dataset_name(config) in _OWN_SIZE else round(size * _CANVAS)
+
+
 def load_dataset(config: DataConfig) -> Dataset:
     """Load the data set that a configuration names.
 
@@ -125,7 +130,7 @@ def load_dataset(config: DataConfig) -> Dataset:
         raise UserError(f"`data.shift` goes with the data sets digits and shapes, got {name}; leave it out")
     if config.root is None and name in ("folder", "masks", "npz", "webdataset"):
         raise UserError(f"the data set {name} needs the path of its files, `data.root`")
-    side = None if config.size is None else config.size if name in _OWN_SIZE else round(config.size * _CANVAS)
+    side = None if config.size is None else stored_size(config, config.size)
     try:
         return DATASETS[name](
             DatasetRequest(Path(config.root or "data"), config.download, side, config.on_error, config.shift)
@@ -155,7 +160,7 @@ def load_splits(config: DataConfig) -> Splits:
     """
     dataset = load_dataset(config)
     try:
-        train, validation, indices = _set_aside(dataset, config)
+        train, validation, indices = set_aside(dataset, config)
         check_classes(train.targets, dataset.classes, "training")
         if validation is not None:
             check_classes(validation.targets, dataset.classes, "validation")
@@ -183,7 +188,7 @@ def load_splits(config: DataConfig) -> Splits:
     )
 
 
-def _set_aside(dataset: Dataset, config: DataConfig) -> tuple[Images, Images | None, Tensor | None]:
+def set_aside(dataset: Dataset, config: DataConfig) -> tuple[Images, Images | None, Tensor | None]:
     """Return training images, validation images if any, and the indices of the images that were set aside."""
     used = _used(dataset, config)
     if dataset.validation is not None:

@@ -75,7 +75,7 @@ def _folders(root: Path) -> list[Path]:
 def _classes(root: Path) -> tuple[str, ...]:
     classes = tuple(path.name for path in _folders(root))
     if not classes:
-        found = "images but no class folder" if _images(root) else "no class folder"
+        found = "images but no class folder" if find_images(root) else "no class folder"
         if any(root.glob("*.tar")):
             found = "no class folder but .tar files; read them with `data.name=webdataset`"
         raise DataError(f"{root} has {found}; {_LAYOUT}")
@@ -84,7 +84,7 @@ def _classes(root: Path) -> tuple[str, ...]:
     return classes
 
 
-def _images(root: Path) -> list[Path]:
+def find_images(root: Path) -> list[Path]:
     """Return all images below a folder, sorted. Hidden files and folders are ignored."""
     found = []
     for where, folders, files in os.walk(root, followlinks=True):
@@ -103,7 +103,7 @@ def _files(root: Path, classes: tuple[str, ...], request: DatasetRequest) -> Ima
     for place in _folders(root):
         if place.name not in classes:
             raise DataError(f"{place} is a class that train does not have; add it there or remove it here")
-        images = _images(place)
+        images = find_images(place)
         if not images:
             raise DataError(f"{place} has no image; add some ({' '.join(SUFFIXES)}) or remove the folder")
         paths += images

@@ -1,0 +1,9 @@
+"""Trained models in use: load them, predict files, and write them for programs without madao."""
+
+from madao.inference.image_model import ImageModel
+from madao.inference.load import load_model
+from madao.inference.predict import predict_files
+from madao.inference.preprocessing import Preprocessing
+from madao.inference.save import save_model
+
+__all__ = ["ImageModel", "Preprocessing", "load_model", "predict_files", "save_model"]
