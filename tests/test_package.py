@@ -29,6 +29,7 @@ PUBLIC = {
         "hypergrad",
         "load_policy",
         "ops",
+        "preview",
     },
     "madao.hypergrad": {
         "BatchMean",

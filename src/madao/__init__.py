@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Uniform,
         load_policy,
     )
+    from madao.policy.display.contact_sheet import preview
 
 __version__ = "0.2.0.dev0"
 
@@ -37,10 +38,11 @@ __all__ = [
     "hypergrad",
     "load_policy",
     "ops",
+    "preview",
 ]
 
 _MODULES = ("data", "hypergrad", "models", "ops", "outer", "policy", "tasks")
-_ELSEWHERE = {"PolicyOptimizer": "madao.outer"}
+_ELSEWHERE = {"PolicyOptimizer": "madao.outer", "preview": "madao.policy.display.contact_sheet"}
 
 
 if not TYPE_CHECKING:  # a type checker would accept any name
