@@ -6,16 +6,21 @@ from torch import nn
 from madao.config.train_config import ModelConfig, OptimizerConfig, TaskConfig, TrainConfig
 from madao.distributed.launch import convert_sync_batchnorm
 from madao.errors import UnknownModelError, UserError
-from madao.models import build, build_dense, build_encoder, known, known_dense
+from madao.models import build, build_dense, build_encoder, check_head, known, known_dense
 from madao.text import nearest
 from madao.training.builders.environment import Environment
 from madao.training.splits import Splits
 
 
-def build_network(config: TrainConfig, splits: Splits, environment: Environment) -> nn.Module:
-    """Build the model of a run, ready for its processes. Seeds torch's random numbers."""
+def build_network(
+    config: TrainConfig, splits: Splits, environment: Environment, network: nn.Module | None = None
+) -> nn.Module:
+    """Build the model of a run, or take `network`, ready for its processes. Seeds torch's random numbers."""
     torch.manual_seed(config.seed)
-    network = build_model(config.model, splits, config.task)
+    if network is None:
+        network = build_model(config.model, splits, config.task)
+    elif config.task.name == "classification":
+        check_head(network, len(splits.classes), splits.channels, splits.size)
     torch.manual_seed(config.seed + 7919 * environment.ranks.rank)  # every process has dropout masks of its own
     if config.sync_batch_norm:
         twice = config.augment.method == "learned" and config.outer.model_mode == "train"
