@@ -34,6 +34,8 @@ ARROWS: dict[str, set[str]] = {
     "outer": {"policy", "hypergrad", "distributed"},
     "integrations": {"outer", "policy", "hypergrad", "distributed"},
     "training": {"outer", "tasks", "data", "models", "policy", "hypergrad", "distributed", "ops"},
+    "inference": {"training", "data", "policy", "ops"},
+    "fitting": {"inference", "training", "data", "policy", "report"},
     "experiments": {"training", "report", "outer", "tasks", "data", "models", "policy"},
 }
 

@@ -43,8 +43,8 @@ def test_every_form_gives_the_same_images(form: str) -> None:
 
 
 def test_subsets_keep_images_with_their_labels() -> None:
-    images = TorchDatasetImages(Pairs("tensor"), LABELS, side=8).subset(torch.tensor([5, 3, 1])).subset(
-        torch.tensor([2, 0])
+    images = (
+        TorchDatasetImages(Pairs("tensor"), LABELS, side=8).subset(torch.tensor([5, 3, 1])).subset(torch.tensor([2, 0]))
     )
     decoded, lost = images.decode_all()
     assert torch.equal(decoded.images, PIXELS[[1, 5]])
@@ -57,7 +57,9 @@ def test_large_images_are_cropped_to_the_centre_and_resized() -> None:
     wide[..., 40:120] = 200
     dataset = TensorDataset(wide, torch.tensor([0]))
     assert shape_of(dataset, "data") == (3, None)
-    assert torch.equal(TorchDatasetImages(dataset, LABELS[:1], side=20).load([0])[0], torch.full((1, 3, 20, 20), 200).to(torch.uint8))
+    assert torch.equal(
+        TorchDatasetImages(dataset, LABELS[:1], side=20).load([0])[0], torch.full((1, 3, 20, 20), 200).to(torch.uint8)
+    )
 
 
 def test_channels_are_converted() -> None:

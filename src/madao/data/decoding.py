@@ -54,8 +54,23 @@ def decode(data: bytes, side: int) -> Tensor:
                 pass
         image.draft(None, (side, side))
         image.load()  # this also turns a TIFF upright
-        pixels = torch.from_numpy(np.array(_rgb(image))).permute(2, 0, 1)
-        return upright(square(pixels, side), _orientation(image))
+        return upright(square(_pixels(image), side), _orientation(image))
+
+
+def to_tensor(image: "Image.Image") -> Tensor:
+    """Convert an image of Pillow to an upright RGB tensor, uint8 `[3, H, W]`."""
+    return upright(_pixels(image), _orientation(image))
+
+
+def decode_whole(data: bytes) -> Tensor:
+    """Decode a file to an upright RGB tensor of its own size, uint8 `[3, H, W]`.
+
+    Raises:
+        Exception: Any error of Pillow's readers, as for `decode`.
+    """
+    with _open(data) as image:
+        image.load()  # this also turns a TIFF upright
+        return to_tensor(image)
 
 
 def plain_jpeg(data: bytes) -> tuple[int, int] | None:
@@ -128,13 +143,11 @@ def centre_square(image: Tensor) -> Tensor:
     return image[:, top : top + cut, left : left + cut]
 
 
-def resize(squares: Tensor, side: int) -> Tensor:
-    """Resize squares, uint8 `[B, C, S, S]`, to `side` × `side` pixels."""
-    if not squares.is_cuda:
-        return F.interpolate(squares, size=(side, side), mode="bilinear", antialias=True)
-    floats = F.interpolate(
-        squares.float(), size=(side, side), mode="bilinear", antialias=True
-    )  # CUDA cannot resize uint8
+def resize(images: Tensor, size: int | tuple[int, int]) -> Tensor:
+    """Resize images, uint8 `[B, C, H, W]`, to a height and a width, or to squares."""
+    if not images.is_cuda:
+        return F.interpolate(images, size=size, mode="bilinear", antialias=True)
+    floats = F.interpolate(images.float(), size=size, mode="bilinear", antialias=True)  # CUDA cannot resize uint8
     return floats.round().clamp(0, 255).to(torch.uint8)
 
 
@@ -155,6 +168,10 @@ def _open(data: bytes) -> "Image.Image":
 
 def _orientation(image: "Image.Image") -> int:
     return int(image.getexif().get(_ORIENTATION, 1))
+
+
+def _pixels(image: "Image.Image") -> Tensor:
+    return torch.from_numpy(np.array(_rgb(image))).permute(2, 0, 1)
 
 
 def _rgb(image: "Image.Image") -> "Image.Image":

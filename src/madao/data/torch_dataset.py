@@ -136,7 +136,8 @@ def _pair(item: Any, name: str) -> tuple[Any, Any]:
 
 
 def _class_number(label: Any, name: str) -> int:
-    number = label.item() if isinstance(label, Tensor | np.generic) and np.size(label) == 1 else label
+    arrays = (Tensor, np.ndarray, np.generic)
+    number = label.item() if isinstance(label, arrays) and len(label.reshape(-1)) == 1 else label
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise DataError(f"a label of {name} must be a class number from 0, got {label!r}")
     return number

@@ -19,15 +19,15 @@ _LUMA_65536 = (19595, 38470, 7471)
 
 def color(images: Tensor, factor: Tensor) -> Tensor:
     """Blend with the grey image. One-channel images do not change."""
-    return images.clone() if images.shape[1] == 1 else _blend(images, _grey(images), factor)
+    return images.clone() if images.shape[1] == 1 else _blend(images, grey(images), factor)
 
 
 def contrast(images: Tensor, factor: Tensor) -> Tensor:
     """Blend with the mean of the grey image, one constant per image."""
     if images.dtype == torch.uint8:
-        mean = _grey(images).mean((1, 2, 3), keepdim=True, dtype=torch.float64).add_(0.5).floor_().float()
+        mean = grey(images).mean((1, 2, 3), keepdim=True, dtype=torch.float64).add_(0.5).floor_().float()
     else:
-        mean = _grey(images).mean((1, 2, 3), keepdim=True)
+        mean = grey(images).mean((1, 2, 3), keepdim=True)
     return _blend(images, mean, factor)
 
 
@@ -65,14 +65,14 @@ def _blend(images: Tensor, degenerate: Tensor, factor: Tensor) -> Tensor:
     return torch.lerp(images, degenerate.expand_as(images), 1 - factor.to(images.dtype)).clamp(0, 1)
 
 
-def _grey(images: Tensor) -> Tensor:
+def grey(images: Tensor) -> Tensor:
     """Return the luma of ITU-R 601, `[B, 1, H, W]`; for uint8 rounded to a whole level, as float32."""
     values = images.to(_working_dtype(images))
     if images.shape[1] == 1:
         return values
     red, green, blue = _LUMA_65536 if images.dtype == torch.uint8 else _LUMA
-    grey = (values[:, :1] * red).add_(values[:, 1:2], alpha=green).add_(values[:, 2:], alpha=blue)
-    return grey.add_(32768).mul_(1 / 65536).floor_() if images.dtype == torch.uint8 else grey
+    luma = (values[:, :1] * red).add_(values[:, 1:2], alpha=green).add_(values[:, 2:], alpha=blue)
+    return luma.add_(32768).mul_(1 / 65536).floor_() if images.dtype == torch.uint8 else luma
 
 
 def _working_dtype(images: Tensor) -> torch.dtype:

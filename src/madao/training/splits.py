@@ -116,6 +116,11 @@ def dataset_name(config: DataConfig) -> str:
     return name
 
 
+def stored_size(config: DataConfig, size: int) -> int:
+    """Return the side of stored squares from which the model sees `size` pixels."""
+    return size if dataset_name(config) in _OWN_SIZE else round(size * _CANVAS)
+
+
 def load_dataset(config: DataConfig) -> Dataset:
     """Load the data set that a configuration names.
 
@@ -127,7 +132,7 @@ def load_dataset(config: DataConfig) -> Dataset:
         raise UserError(f"`data.shift` goes with the data sets digits and shapes, got {name}; leave it out")
     if config.root is None and name in ("folder", "masks", "npz", "webdataset"):
         raise UserError(f"the data set {name} needs the path of its files, `data.root`")
-    side = None if config.size is None else config.size if name in _OWN_SIZE else round(config.size * _CANVAS)
+    side = None if config.size is None else stored_size(config, config.size)
     try:
         return DATASETS[name](
             DatasetRequest(Path(config.root or "data"), config.download, side, config.on_error, config.shift)

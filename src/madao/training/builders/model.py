@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from madao.config.train_config import ModelConfig, OptimizerConfig, TaskConfig, TrainConfig
+from madao.config.train_config import FROM_PYTHON, ModelConfig, OptimizerConfig, TaskConfig, TrainConfig
 from madao.distributed.launch import convert_sync_batchnorm
 from madao.errors import UnknownModelError, UserError
 from madao.models import build, build_dense, build_encoder, check_head, known, known_dense
@@ -47,18 +47,34 @@ def build_model(config: ModelConfig, splits: Splits, task: TaskConfig | None = N
         )
         raise UserError(f"the data set {splits.name} has {has}, so {task.name} cannot be learned from it; {remedy}")
     name = model_name(config, splits, task)
-    size, channels = splits.size, splits.channels
+    return build_named_model(name, config, task, len(splits.classes), splits.channels, splits.size)
+
+
+def build_named_model(
+    name: str, config: ModelConfig, task: TaskConfig, classes: int, channels: int, size: int
+) -> nn.Module:
+    """Build a model by name, for a number of classes and channels and a size of images.
+
+    Raises:
+        UserError: The model is unknown, or does not suit the images or the task.
+    """
+    if name.startswith(f"{FROM_PYTHON}:"):
+        raise UserError(
+            f"this model is the {name.partition(':')[2]} that `madao.fit` was given; pass such a module, as in "
+            "madao.load_model(run, network=module)"
+        )
     try:
-        if masks:
-            return build_dense(name, len(splits.classes), channels, size, config.pretrained)
+        if task.name == "segmentation":
+            return build_dense(name, classes, channels, size, config.pretrained)
         if task.name == "moco":
             hidden = task.version == "v2"
             return build_encoder(
                 name, task.dimensions, channels, size, config.pretrained, config.stem, hidden, task.bn_splits
             )
-        return build(name, len(splits.classes), channels, size, config.pretrained, config.stem)
+        return build(name, classes, channels, size, config.pretrained, config.stem)
     except UnknownModelError:
-        raise UserError(f"unknown model {nearest(name, known_dense() if masks else known())}") from None
+        names = known_dense() if task.name == "segmentation" else known()
+        raise UserError(f"unknown model {nearest(name, names)}") from None
     except ValueError as error:
         raise UserError(str(error)) from None
 

@@ -15,12 +15,14 @@ _SAMPLE_COUNT = 8
 
 
 def record_images(directory: RunDirectory, splits: Splits, base_augmentation: BaseAugmentation) -> None:
-    """Write classes, statistics and validation indices to split.json, and a few training images to samples.npz."""
+    """Write classes, statistics, sizes and validation indices to split.json; a few training images to samples.npz."""
     indices = splits.validation_indices
     split = {
         "classes": list(splits.classes),
         "mean": splits.mean,
         "std": splits.std,
+        "size": splits.size,
+        "stored_size": min(splits.train.shape[1:]),
         "validation": None if indices is None else indices.tolist(),
         "skipped": splits.skipped,
     }

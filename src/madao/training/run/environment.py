@@ -7,8 +7,6 @@ from pathlib import Path
 
 import torch
 
-import madao
-
 
 def describe_environment(device: torch.device) -> dict[str, object]:
     """Return the versions of madao, Python and torch, and the name of the device."""
@@ -33,7 +31,7 @@ def _version() -> str | None:
 
 def _commit() -> str | None:
     """Return the commit of madao's checkout, with `-dirty` if files were changed; None if it is installed."""
-    root = Path(madao.__file__).parents[2]
+    root = Path(__file__).parents[4]
     if not (root / ".git").exists():
         return None
     try:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 import madao
 from madao.errors import MadaoError, UserError
+from tests.helpers.image_files import write_image
 from tests.helpers.training import assert_same
 
 SMALL: dict[str, Any] = {
@@ -44,9 +44,12 @@ class Tiny(nn.Module):
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, photos: Callable[..., Path]) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    return photos(tmp_path / "photos")
+    for number in range(24):
+        path = tmp_path / "photos" / ("dark", "light")[number % 2] / f"{number}.png"
+        write_image(path, 40 + 120 * (number % 2) + number, (30, 24))
+    return tmp_path / "photos"
 
 
 def test_a_folder_by_the_name_of_a_model(folder: Path) -> None:
@@ -72,7 +75,7 @@ def test_data_sets_and_a_module(tmp_path: Path) -> None:
     )
     assert result.test_error is not None
     assert not any(torch.equal(old, new) for old, new in zip(before, network.parameters(), strict=True))
-    assert list(result.model.parameters())[0] is next(network.parameters())
+    assert next(iter(result.model.parameters())) is next(network.parameters())
     images, labels = pairs(20, 2).tensors
     assert float((result.model(images).argmax(1) != labels).float().mean()) == pytest.approx(result.test_error)
     assert torch.equal(madao.load_model(out, network=Tiny())(images), result.model(images))
@@ -88,7 +91,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     whole = fitted("whole")
     script = (
         "import torch, madao, signal, sys\n"
-        "from tests.test_fitting import *\n"
+        "from tests.fitting.test_fit import *\n"
         "from madao.training.trainer import Trainer\n"
         "original = Trainer.end_epoch\n"
         "def end_epoch(self):\n"
