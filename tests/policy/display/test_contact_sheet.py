@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -31,7 +33,8 @@ def test_each_row_shows_an_original_and_draws() -> None:
 def test_images_come_in_every_usual_form() -> None:
     expected = np.asarray(madao.preview(ALWAYS_INVERT, IMAGES, columns=1))
     pil = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in IMAGES]
-    for images in (IMAGES / 255, [*IMAGES], pil, [IMAGES[0], pil[1]]):
+    forms: list[Any] = [IMAGES / 255, [*IMAGES], pil, [IMAGES[0], pil[1]]]
+    for images in forms:
         assert np.array_equal(np.asarray(madao.preview(ALWAYS_INVERT, images, columns=1)), expected)
     grey = [image.convert("L") for image in pil]
     assert np.array_equal(tile(madao.preview(ALWAYS_INVERT, grey, columns=1), 0, 0, 2)[0], np.asarray(grey[0]))
@@ -44,8 +47,8 @@ def test_policies_come_as_modules_specs_names_and_files(tmp_path: object) -> Non
     expected = np.asarray(madao.preview(ALWAYS_INVERT, IMAGES))
     for policy in (ALWAYS_INVERT.spec(), path):
         assert np.array_equal(np.asarray(madao.preview(policy, IMAGES)), expected)
-    for policy in ("trivialaugment", madao.RandAugment(), of_classes, of_classes.spec()):
-        assert madao.preview(policy, columns=1).height > 128
+    for other in ("trivialaugment", madao.RandAugment(), of_classes, of_classes.spec()):
+        assert madao.preview(other, columns=1).height > 128
 
 
 def test_the_seed_decides_and_the_policy_keeps_its_own_random_state() -> None:
