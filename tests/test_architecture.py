@@ -35,6 +35,7 @@ ARROWS: dict[str, set[str]] = {
     "integrations": {"outer", "policy", "hypergrad", "distributed"},
     "training": {"outer", "tasks", "data", "models", "policy", "hypergrad", "distributed", "ops"},
     "inference": {"training", "data", "ops"},
+    "fitting": {"inference", "training", "data", "policy", "report"},
     "experiments": {"training", "report", "outer", "tasks", "data", "models", "policy"},
 }
 

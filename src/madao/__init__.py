@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from madao import hypergrad, ops
+    from madao.fitting import FitResult, fit
     from madao.inference import load_model
     from madao.outer import PolicyOptimizer
     from madao.policy import (
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         Uniform,
         load_policy,
     )
+    from madao.policy.display.contact_sheet import preview
 
 __version__ = "0.2.0.dev0"
 
@@ -28,6 +30,7 @@ __all__ = [
     "BaseAugmentation",
     "ClassPolicy",
     "Draw",
+    "FitResult",
     "ImagePolicy",
     "Policy",
     "PolicyOptimizer",
@@ -35,14 +38,22 @@ __all__ = [
     "RandAugment",
     "TrivialAugment",
     "Uniform",
+    "fit",
     "hypergrad",
     "load_model",
     "load_policy",
     "ops",
+    "preview",
 ]
 
 _MODULES = ("data", "hypergrad", "models", "ops", "outer", "policy", "tasks")
-_ELSEWHERE = {"PolicyOptimizer": "madao.outer", "load_model": "madao.inference"}
+_ELSEWHERE = {
+    "FitResult": "madao.fitting",
+    "PolicyOptimizer": "madao.outer",
+    "fit": "madao.fitting",
+    "load_model": "madao.inference",
+    "preview": "madao.policy.display.contact_sheet",
+}
 
 
 if not TYPE_CHECKING:  # a type checker would accept any name

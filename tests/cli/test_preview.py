@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from madao import Policy
@@ -90,14 +89,3 @@ def test_help_says_what_each_option_does() -> None:
     assert result.returncode == 0
     assert "Write a sheet of images" in result.stdout
     assert "Number of draws for each image" in result.stdout
-
-
-def test_captions_fit_beside_each_other_and_can_be_written_in_the_font(tmp_path: Path) -> None:
-    from madao.cli.preview import _sheet
-
-    tile = torch.zeros(3, 20, 20, dtype=torch.uint8)
-    narrow, wide = (_sheet([[(tile, text), (tile, "x")]], 20).width for text in ("x", "TranslateX -28 % of the width"))
-    assert narrow == 2 * 28 + 8
-    assert wide > 2 * 140
-    minus, unknown = (np.asarray(_sheet([[(tile, text)]], 20)) for text in ("−", "\ue123"))
-    assert np.array_equal(minus, unknown), "the font has a minus sign by now: captions need no hyphens"

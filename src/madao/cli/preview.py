@@ -1,11 +1,10 @@
 """`madao preview`: draw sample images under a policy."""
 
-import math
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from madao.cli.export import of_label
@@ -13,11 +12,8 @@ from madao.cli.parser import call
 from madao.data.datasets.folder import SUFFIXES
 from madao.errors import UserError
 from madao.policy import FrozenPolicy, load_policy
-from madao.policy.describe import steps
+from madao.policy.display.contact_sheet import contact_sheet
 from madao.text import counted
-
-_GAP = 8
-_LINE = 14
 
 
 def command(arguments: list[str]) -> None:
@@ -62,25 +58,12 @@ def preview(
             f"{policy} has a policy for each class; add --label {augment.classes[0]}, for example, or --label shared"
         )
     batch = _load(images, rows, size)
-    repeated = batch.repeat_interleave(columns, 0)
-    draw = augment.sample(repeated)
     try:
-        results = augment.augment(repeated, draw)
+        sheet = contact_sheet(augment, batch, columns, seed)
     except ValueError as error:  # for example, a fill for another number of channels
         raise UserError(f"{policy}: {error}") from None
-    # Pillow's default font has no minus sign, only the hyphen.
-    captions = [
-        "\n".join(steps(augment.operations, draw, i)).replace("−", "-") or "unchanged" for i in range(len(repeated))
-    ]
-    tiles = [
-        [
-            (batch[row], "original"),
-            *((results[i], captions[i]) for i in range(row * columns, (row + 1) * columns)),
-        ]
-        for row in range(len(batch))
-    ]
     try:
-        _sheet(tiles, size).save(output, format="PNG")
+        sheet.save(output, format="PNG")
     except OSError as error:
         raise UserError(f"cannot write {output}: {error.strerror or error}") from None
     print(f"wrote {output}: {counted(len(batch), 'image')}, {counted(columns, 'draw')} each, policy {policy}")
@@ -121,19 +104,3 @@ def _read_pictures(source: Path, count: int) -> list[Image.Image]:
         except (UnidentifiedImageError, OSError) as error:
             raise UserError(f"cannot read {path} as an image ({error}); remove or replace it") from None
     return pictures
-
-
-def _sheet(tiles: list[list[tuple[Tensor, str]]], size: int) -> Image.Image:
-    lines = max(caption.count("\n") + 1 for row in tiles for _, caption in row)
-    font = ImageFont.load_default(size=11)
-    longest = max(font.getlength(line) for row in tiles for _, caption in row for line in caption.split("\n"))
-    width = max(size, math.ceil(longest)) + _GAP
-    height = size + lines * _LINE + _GAP + 4
-    sheet = Image.new("RGB", (len(tiles[0]) * width + _GAP, len(tiles) * height + _GAP), "white")
-    pen = ImageDraw.Draw(sheet)
-    for y, row in enumerate(tiles):
-        for x, (tile, caption) in enumerate(row):
-            corner = (x * width + _GAP, y * height + _GAP)
-            sheet.paste(Image.fromarray(tile.permute(1, 2, 0).numpy()), corner)
-            pen.multiline_text((corner[0], corner[1] + size + 2), caption, fill="black", font=font, spacing=2)
-    return sheet

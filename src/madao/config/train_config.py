@@ -10,6 +10,9 @@ from madao.config.fields import names_without, setting
 from madao.config.outer_config import OuterConfig as OuterConfig
 from madao.errors import UserError
 
+FROM_PYTHON = "python"
+"""The name in the settings of data, or of a model, that `madao.fit` was given as an object."""
+
 Planted = Literal["rotate", "translate", "shear", "brightness", "invert", "rotate-or-brightness", "by-tone", "none"]
 
 

@@ -43,6 +43,7 @@ class Dataset:
         validation: The validation images, if the data set has a validation split.
         test: The test images, if the data set has a test split.
         flip: Whether a mirrored image keeps its class.
+        whole: Whether the model sees the stored images whole, rather than crops of `data.size`.
     """
 
     name: str
@@ -51,3 +52,4 @@ class Dataset:
     validation: Images | None
     test: Images | None
     flip: bool
+    whole: bool = False

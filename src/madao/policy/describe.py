@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from madao.ops import Operation
 from madao.policy.draw import Draw
-from madao.policy.spec import PolicySpec
+from madao.policy.stages import PolicyNumbers
 from madao.policy.units import amount, strength
 
 _OFTEN, _SELDOM = 1.5, 0.25
@@ -41,7 +41,7 @@ def preferred(shares: Iterable[float]) -> bool:
     return max(known) >= _OFTEN / len(known)
 
 
-def sentence(spec: PolicySpec) -> str:
+def sentence(spec: PolicyNumbers) -> str:
     """Describe a policy's preferences: "prefers Rotate by ±21° (47 % of draws) …; almost never Invert"."""
     count, stages = len(spec.operations), len(spec.stages)
     shares, strengths, applied = [], [], []

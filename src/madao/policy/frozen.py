@@ -34,6 +34,9 @@ class FrozenPolicy(AugmentationPolicy):
         """Return the policy's numbers."""
         return self._spec
 
+    def _repr_html_(self) -> str:
+        return self.spec()._repr_html_()
+
     def condition(self, images: Tensor, labels: Tensor | None = None) -> Tensor | None:
         """Return what each image's probabilities depend on, one row per image; None if all images share them."""
         return None if self._condition is None else self._condition.condition(images, labels)

@@ -181,6 +181,9 @@ class Policy(AugmentationPolicy):
             operations=self.operations, stages=stages, fill=self.fill, magnitude_jitter=self.magnitude_jitter
         )
 
+    def _repr_html_(self) -> str:
+        return self.spec()._repr_html_()
+
     @classmethod
     def from_spec(cls, spec: PolicySpec, **settings: Any) -> Self:
         """Return a policy that continues to learn from the numbers of a spec.

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -15,8 +15,12 @@ from madao.ops.geometric import Fill
 from madao.policy import spec_json
 from madao.policy.conditional.checks import check_classes, check_network
 from madao.policy.conditional.network import Network
+from madao.policy.display.notebook import policy_figure, policy_html
 from madao.policy.stages import OperationParams, Stages, check_stages, check_within, stage_tensors
 from madao.policy.units import strength
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["OperationParams", "PolicySpec", "check_magnitude_jitter"]
 
@@ -120,6 +124,13 @@ class PolicySpec:
             raise PolicyFileError(f"{path}: not a text file, so not a madao policy; give a policy.json") from None
         except PolicyFileError as error:
             raise PolicyFileError(f"{path}: {error}") from None
+
+    def plot(self) -> "Figure":
+        """Return a matplotlib figure: how often each stage selects and applies each operation."""
+        return policy_figure(self)
+
+    def _repr_html_(self) -> str:
+        return policy_html(self)
 
     def __str__(self) -> str:
         """Return a table per stage, most frequent operations first; for a conditional policy, of the shared part."""

@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from madao.ops import Operation
+from madao.ops.geometric import Fill
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +50,33 @@ class OperationParams:
 
 Stages = tuple[tuple[OperationParams, ...], ...]
 """For each stage, one `OperationParams` per operation."""
+
+
+class PolicyNumbers(Protocol):
+    """The numbers that all images share, as a `PolicySpec` has them."""
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """The operations, with their ranges."""
+
+    @property
+    def stages(self) -> Stages:
+        """For each stage, one `OperationParams` per operation."""
+
+    @property
+    def fill(self) -> Fill:
+        """Colour that geometric operations leave outside the image."""
+
+    @property
+    def magnitude_jitter(self) -> float:
+        """The random variation of magnitudes."""
+
+    @property
+    def conditional_on(self) -> str:
+        """Whether other numbers are added that depend on the class or the image."""
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return selection, application and μ in [0, 1], `[K, n]` each."""
 
 
 def round_sig(value: float) -> float:

@@ -1,23 +1,16 @@
 """Training images under each operation at its learned strength, and under the whole policy."""
 
-import base64
 import dataclasses
-import io
 from collections.abc import Sequence
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from madao.policy import FrozenPolicy, PolicySpec
 from madao.policy.describe import steps
+from madao.policy.display.pictures import data_url, is_pixel_art
 from madao.policy.units import amount, strength
-
-_LARGEST = 112
-"""Largest side of a tile in pixels. Larger images are scaled down; the page enlarges smaller ones."""
-_LOSSLESS = 48
-"""Largest side of tiles in PNG. Larger tiles are JPEG, a tenth of the size."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +72,7 @@ def gallery(
         originals=[Tile(data_url(image), "original") for image in batch],
         stages=[_operations(policy, stage, batch) for stage in range(len(policy.stages))],
         draws=_draws(policy, batch[: min(4, images)], shown, draws, seed),
-        pixelated=max(batch.shape[2:]) <= _LOSSLESS,
+        pixelated=is_pixel_art(batch.shape[2:]),
     )
 
 
@@ -117,16 +110,3 @@ def _draws(policy: PolicySpec, batch: Tensor, labels: Tensor | None, count: int,
         tiles = [Tile(data_url(batch[number]), "original"), *(Tile(data_url(results[i]), captions[i]) for i in places)]
         rows.append(Row("", "", tiles))
     return rows
-
-
-def data_url(image: Tensor) -> str:
-    """Encode a uint8 `[C, H, W]` image as a data URL."""
-    array = image.permute(1, 2, 0).numpy()
-    picture = Image.fromarray(array[..., 0] if array.shape[2] == 1 else array)
-    if max(picture.size) > _LARGEST:
-        picture.thumbnail((_LARGEST, _LARGEST), Image.Resampling.LANCZOS)
-    file = io.BytesIO()
-    lossless = max(picture.size) <= _LOSSLESS
-    picture.save(file, "PNG" if lossless else "JPEG", **({} if lossless else {"quality": 82}))
-    kind = "png" if lossless else "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from madao.policy import FrozenPolicy, PolicySpec
-from madao.report.gallery import data_url
+from madao.policy.display.pictures import data_url
 
 _MOST = 200
 """Largest number of rows. Of more classes, those that differ most from the shared policy are shown."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from madao.config.train_config import DataConfig
+from madao.config.train_config import FROM_PYTHON, DataConfig
 from madao.data import (
     DATASETS,
     Dataset,
@@ -109,6 +109,8 @@ def dataset_name(config: DataConfig) -> str:
         UserError: No data set has that name.
     """
     name = config.name or _default_data(config.root)
+    if name == FROM_PYTHON:
+        raise UserError("the images of this run are data sets that `madao.fit` was given; call it again with them")
     if name not in DATASETS:
         raise UserError(f"unknown data set {nearest(name, DATASETS)}")
     return name
@@ -152,13 +154,22 @@ def _default_data(root: str | None) -> str:
     return by_ending or ("masks" if is_mask_folder(Path(root)) else "folder")
 
 
-def load_splits(config: DataConfig) -> Splits:
+def image_side(config: DataConfig) -> int:
+    """Return the side of stored squares of images that have many sizes, in pixels."""
+    return round((config.size or _FILE_SIZE) * _CANVAS)
+
+
+def load_splits(config: DataConfig, dataset: Dataset | None = None) -> Splits:
     """Load the data set and set validation images aside.
+
+    Args:
+        config: The settings of the images.
+        dataset: The data set. By default the one that the settings name.
 
     Raises:
         UserError: The data set is missing or damaged, or settings do not suit it.
     """
-    dataset = load_dataset(config)
+    dataset = load_dataset(config) if dataset is None else dataset
     try:
         train, validation, indices = set_aside(dataset, config)
         check_classes(train.targets, dataset.classes, "training")
@@ -172,7 +183,7 @@ def load_splits(config: DataConfig) -> Splits:
     except DataError as error:
         raise UserError(str(error)) from None
     stored = min(train.shape[1:])
-    size = stored if dataset.name in _OWN_SIZE else config.size or _FILE_SIZE
+    size = stored if dataset.name in _OWN_SIZE or dataset.whole else config.size or _FILE_SIZE
     return Splits(
         name=dataset.name,
         classes=dataset.classes,

@@ -5,20 +5,25 @@ import dataclasses
 import torch
 from torch import nn
 
-from madao.config.train_config import ModelConfig, OptimizerConfig, TaskConfig, TrainConfig
+from madao.config.train_config import FROM_PYTHON, ModelConfig, OptimizerConfig, TaskConfig, TrainConfig
 from madao.distributed.launch import convert_sync_batchnorm
 from madao.errors import UnknownModelError, UserError
-from madao.models import build, build_dense, build_encoder, known, known_dense
+from madao.models import build, build_dense, build_encoder, check_head, known, known_dense
 from madao.models.fine_tuning import freeze_norms, parameter_groups, pretrained_statistics
 from madao.text import nearest
 from madao.training.builders.environment import Environment
 from madao.training.splits import Splits
 
 
-def build_network(config: TrainConfig, splits: Splits, environment: Environment) -> nn.Module:
-    """Build the model of a run, ready for its processes. Seeds torch's random numbers."""
+def build_network(
+    config: TrainConfig, splits: Splits, environment: Environment, network: nn.Module | None = None
+) -> nn.Module:
+    """Build the model of a run, or take `network`, ready for its processes. Seeds torch's random numbers."""
     torch.manual_seed(config.seed)
-    network = build_model(config.model, splits, config.task)
+    if network is None:
+        network = build_model(config.model, splits, config.task)
+    elif config.task.name == "classification":
+        check_head(network, len(splits.classes), splits.channels, splits.size)
     torch.manual_seed(config.seed + 7919 * environment.ranks.rank)  # every process has dropout masks of its own
     if config.model.freeze_norm:
         freeze_norms(network)
@@ -58,6 +63,11 @@ def build_named_model(
     Raises:
         UserError: The model is unknown, or does not suit the images or the task.
     """
+    if name.startswith(f"{FROM_PYTHON}:"):
+        raise UserError(
+            f"this model is the {name.partition(':')[2]} that `madao.fit` was given; pass such a module, as in "
+            "madao.load_model(run, network=module)"
+        )
     try:
         if task.name == "segmentation":
             return build_dense(name, classes, channels, size, config.pretrained)

@@ -1,5 +1,7 @@
 """A run, built from its configuration."""
 
+from torch import nn
+
 from madao.config.train_config import TrainConfig
 from madao.training.builders.data import build_batches, build_splits
 from madao.training.builders.environment import start_environment
@@ -17,13 +19,22 @@ from madao.training.run.state import Run
 from madao.training.splits import Splits, dataset_name
 
 
-def build_run(config: TrainConfig, splits: Splits | None = None, title: str | None = None) -> Run:
+def build_run(
+    config: TrainConfig,
+    splits: Splits | None = None,
+    title: str | None = None,
+    *,
+    network: nn.Module | None = None,
+    quiet: bool = False,
+) -> Run:
     """Set up everything that training needs: processes, images, model, policy, task and run directory.
 
     Args:
         config: The settings of the run.
         splits: The images, if they are loaded already. By default the images that the settings name.
         title: The name before each line of output. By default the name of the run directory.
+        network: The model. By default the one that the settings name.
+        quiet: Whether to print nothing.
 
     Raises:
         UserError: A setting, a file or the machine cannot do what was asked.
@@ -35,15 +46,16 @@ def build_run(config: TrainConfig, splits: Splits | None = None, title: str | No
     """
     # A misspelt name is an error before a folder that is taken.
     build_policy(config.augment, None, config.seed)
-    dataset_name(config.data)
+    if splits is None:
+        dataset_name(config.data)
     environment = start_environment(config)
     device, ranks, autocast = environment.device, environment.ranks, environment.autocast
     check_directory(config, ranks)  # before the images are read, which may take a while
     splits, notes = build_splits(config, environment, splits)
     splits = with_pretrained_statistics(splits, config)
-    name = model_name(config.model, splits, config.task)
+    name = model_name(config.model, splits, config.task) if network is None else type(network).__name__
     directory = RunDirectory(run_directory(config, splits.name, name), ranks.is_first)
-    network = build_network(config, splits, environment)
+    network = build_network(config, splits, environment, network)
     optimizer = build_optimizer(config.optimizer, network, device)
     profiler = Profiler(device, reads=not splits.in_memory)
     model, stepper = environment.fabric.setup(network, optimizer)
@@ -66,7 +78,7 @@ def build_run(config: TrainConfig, splits: Splits | None = None, title: str | No
     console = Console(
         title or directory.path.name,
         config.epochs * len(train_batches),
-        speaks=ranks.is_first,
+        speaks=ranks.is_first and not quiet,
         metric_name=task.metric_name,
         train_metric_name=task.train_metric_name,
     )

@@ -1,0 +1,1 @@
+"""Policies as people see them: pictures, tables for notebooks, figures."""
