@@ -22,7 +22,7 @@ def record_images(directory: RunDirectory, splits: Splits, base_augmentation: Ba
         "mean": splits.mean,
         "std": splits.std,
         "validation": None if indices is None else indices.tolist(),
-        "skipped": splits.skipped,
+        "skipped": len(splits.skipped),
     }
     directory.write_json("split.json", split)
     directory.write(SAMPLES, sample_archive(splits.train, base_augmentation))
