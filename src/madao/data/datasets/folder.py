@@ -121,7 +121,8 @@ def split_folders(root: Path) -> tuple[dict[str, Path], tuple[str, ...]]:
             raise DataError(f"{root} has {names}, which mean the same; keep one of them")
     unused = [printable(path.name) for path in folders if path.name.lower() not in SPLITS]
     note = f"not used: {_some(unused)} in {printable(root)}; the known folders are train, val and test"
-    return {split: paths[0] for split, paths in found.items()}, (note,) if unused else ()
+    ordered = {split: found[split][0] for split in dict.fromkeys(SPLITS.values()) if split in found}
+    return ordered, (note,) if unused else ()
 
 
 def _some(names: Sequence[str]) -> str:

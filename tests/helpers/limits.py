@@ -1,0 +1,54 @@
+"""Limits of time and rights for tests of hostile files."""
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+NOBODY = 65534
+
+
+@contextlib.contextmanager
+def time_limit(seconds: int = 20) -> Iterator[None]:
+    """Fail where something hangs, also in a system call."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        pytest.fail(f"it hangs: not done after {seconds} s")  # no Exception, so nothing catches it
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
+def open_folder() -> Iterator[Path]:
+    """A temporary folder that every user may read."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def without_rights() -> Iterator[None]:
+    """Have no more rights than any other user, also where the tests run as root."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if before == 0:
+            os.seteuid(before)
