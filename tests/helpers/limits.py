@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import shutil
 import signal
 import tempfile
@@ -52,3 +53,15 @@ def without_rights() -> Iterator[None]:
     finally:
         if before == 0:
             os.seteuid(before)
+
+
+@contextlib.contextmanager
+def memory_limit(count: int) -> Iterator[None]:
+    """Fail to get more than so many bytes above those of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + count, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

@@ -33,6 +33,8 @@ def npz(request: DatasetRequest) -> Dataset:
         with open_regular(path) as stream, np.load(stream, allow_pickle=False) as file:
             names = [printable(name, limit=80) for name in sorted(file.files)[:20]]
             arrays = {key: file[key] for key in file.files if key in _KEYS}
+            if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+                raise ValueError("it has members that are no arrays")
     except Exception as error:  # zipfile, its decompressors and numpy raise errors of many types
         reason = printable(" ".join(str(error).split()) or type(error).__name__, limit=300)
         raise DataError(f"cannot read {path} as arrays of numbers ({reason}); write it with numpy.savez") from None
