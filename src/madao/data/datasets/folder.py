@@ -79,21 +79,17 @@ def _read(request: DatasetRequest, splits: dict[str, Path], notes: tuple[str, ..
     names = _class_folders(places["train"])
     found = {split: _search(search, place, names) for split, place in places.items()}
 
-    def files(split: str) -> ImageFiles | None:
-        if split not in found:
-            return None
-        paths = [path for images in found[split].values() for path in images.values()]
-        labels = [label for label, images in found[split].items() for _ in images]
+    def files(by_label: dict[int, dict[str, Path]]) -> ImageFiles:
+        paths = [path for images in by_label.values() for path in images.values()]
+        labels = [label for label, images in by_label.items() for _ in images]
         return ImageFiles(paths, torch.tensor(labels), request.side or 256, request.on_error, request.max_pixels)
 
-    train = files("train")
-    assert train is not None
     return Dataset(
         name="folder",
         classes=_class_names(names, places["train"]),
-        train=train,
-        validation=files("val"),
-        test=files("test"),
+        train=files(found["train"]),
+        validation=files(found["val"]) if "val" in found else None,
+        test=files(found["test"]) if "test" in found else None,
         flip=True,
         skipped=tuple(search.unreadable),
         notes=(*notes, *search.notes(), *_shared_images(found, places)),
@@ -160,20 +156,21 @@ def _search(search: ImageSearch, root: Path, names: Sequence[str]) -> dict[int, 
     found: dict[int, dict[str, Path]] = {}
     known: dict[str, Path] = {}
     twice: list[tuple[Path, Path]] = []
-    folders = list_folders(root)
+    folders = {path.name: path for path in list_folders(root)}
+    labels = {name: label for label, name in enumerate(names)}
     home = os.path.join(os.path.realpath(root), "")
-    for place in folders:
-        if place.name not in names:
+    for place in folders.values():
+        if place.name not in labels:
             raise DataError(f"{printable(place)} is a class that train does not have; add it there or remove it here")
-        others = {path.name for path in folders if path != place}
         reached = search.below(place)
-        images = {real: path for real, path in reached.items() if _first_folder(real, home) not in others}
+        owners = {real: _first_folder(real, home) for real in reached}
+        images = {real: reached[real] for real, owner in owners.items() if owner == place.name or owner not in folders}
         search.repeated += len(reached) - len(images)
         if not images:
             raise DataError(f"{printable(place)} has no image; add some ({' '.join(SUFFIXES)}) or remove the folder")
         twice += [(known[real], path) for real, path in images.items() if real in known]
         known |= images
-        found[names.index(place.name)] = images
+        found[labels[place.name]] = images
     if not found:
         raise DataError(f"{root} has no class folder; {_LAYOUT}")
     if twice:
