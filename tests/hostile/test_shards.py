@@ -120,6 +120,7 @@ LABEL = header(b"k.cls", octal(1)) + b"0".ljust(512, b"\0")
 TARS = {
     "negative size": header(b"k.ppm", binary(-512)) + END,
     "negative size of another file": header(b"k", binary(-512)) + END,
+    "negative size that leads to itself": IMAGE + LABEL + header(b"k", binary(-512)) + END,
     "negative size by pax": pax(size="-1024") + header(b"k", octal(0)) + END,
     "size of 2^62": header(b"k.ppm", binary(2**62)) + END,
     "size of 2^80": header(b"k.ppm", binary(2**80)) + END,
@@ -133,7 +134,7 @@ TARS = {
     + header(b"k.ppm", octal(512))
     + b"1\n0\n1\n".ljust(512, b"\0")
     + END,
-    "old sparse": header(b"k.ppm", octal(0), b"S") + END,
+    "old sparse": header(b"k.ppm", octal(0), b"S") + LABEL + END,
     "key of 5,000 letters": pax(path="k" * 5_000 + ".ppm") + IMAGE + END,
     "label of 10^9 bytes": IMAGE + header(b"k.cls", octal(10**9)) + END,
     "label only": LABEL + END,
