@@ -112,7 +112,7 @@ def random_splits(images: int, side: int, masks: bool = False) -> Splits:
 
     validation = pixels(max(images // 9, 256))
     classes = tuple("0123456789")
-    return Splits("random", classes, pixels(images), validation, None, True, side, (0.5,) * 3, (0.25,) * 3, None, 0)
+    return Splits("random", classes, pixels(images), validation, None, True, side, (0.5,) * 3, (0.25,) * 3, None)
 
 
 def _outer(row: dict[str, Any], curvature: int) -> OuterConfig:

@@ -1,9 +1,12 @@
-"""Atomic files: readers see the old content or the new one, never a part of it, also after a power cut."""
+"""Files: written whole or not at all, also after a power cut, and read only if reading them ends."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import EINVAL
+from io import BufferedReader, FileIO
 from pathlib import Path
+from stat import S_ISREG
 from typing import IO, Any
 
 import torch
@@ -50,6 +53,20 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading. Pipes, sockets and devices might block for ever or never end.
+
+    Raises:
+        OSError: The file is missing, cannot be opened, or is no regular file.
+    """
+    # O_NONBLOCK: opening a pipe would wait for its writer. Regular files ignore it.
+    file = FileIO(path, opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)))
+    if not S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(EINVAL, "no regular file", str(path))
+    return BufferedReader(file)
 
 
 def save_torch(path: Path, state: Any) -> None:

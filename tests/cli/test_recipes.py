@@ -112,7 +112,7 @@ def test_it_builds_and_trains_two_steps_with_an_outer_step(name: str, tmp_path: 
     )
     data = fake(2 * many), fake(4), fake(2)
     names = tuple(str(label) for label in range(classes))
-    splits = Splits(config.data.name or "", names, *data, True, size, (0.5,) * 3, (0.25,) * 3, None, 0)
+    splits = Splits(config.data.name or "", names, *data, True, size, (0.5,) * 3, (0.25,) * 3, None)
     run = build_run(config, splits)
     if "wrn" in name:
         assert isinstance(run.network, WideResNet)

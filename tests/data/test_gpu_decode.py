@@ -92,7 +92,7 @@ def test_damaged_images_are_named_or_left_out(mixed: ImageFiles, damage: Damage)
     assert skips.unpack(skips.pack([0, 4]))[0].shape == (0, 3, 48, 48)
     batches = Batches(skips, 14, CPU, shuffle=False)
     assert len(next(batches.epoch(0))[1]) == 11
-    assert batches.skipped == {0, 4, 5}
+    assert skips.skipped == {0, 4, 5}
 
 
 def test_parts_hold_so_many_pixels_or_one_image() -> None:

@@ -9,6 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from madao.data import ImageFiles
+from madao.data.lazy_images import SkippedImage
 from madao.errors import DataError
 
 Damage = Callable[[Sequence[Path]], None]
@@ -58,7 +59,7 @@ def test_decode_all(tmp_path: Path, files: ImageFiles, damage: Damage, workers: 
         files.decode_all(workers)
     repeated = ImageFiles(files.paths * 3, files.labels.repeat(3), 8, on_error="skip")  # more than one batch
     pixels, skipped = repeated.decode_all(workers)
-    assert skipped == [str(files.paths[3]), str(files.paths[20])] * 3
+    assert skipped == [SkippedImage(str(files.paths[i]), "unknown format") for i in (3, 20)] * 3
     kept = [i for i in range(23) if i not in (3, 20)]
     assert pixels.images[:, 0, 0, 0].tolist() == [10 * i for i in kept] * 3
     assert pixels.labels.tolist() == [i % 3 for i in kept] * 3

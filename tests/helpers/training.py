@@ -42,7 +42,6 @@ def splits(channels: int = 1, side: int = 16, count: int = 96, classes: int = 3)
         mean=(0.5,) * channels,
         std=(0.25,) * channels,
         validation_indices=None,
-        skipped=0,
     )
 
 

@@ -11,8 +11,9 @@ from madao.config.train_config import DataConfig
 from madao.data import GpuDecodedImages, InMemoryImages
 from madao.data.datasets.folder import holds_classes
 from madao.data.image_files import ImageFiles
+from madao.data.lazy_images import SkippedImage
 from madao.errors import UserError
-from madao.training.splits import Splits, load_splits, on_device
+from madao.training.splits import Splits, describe_skipped, load_splits, on_device
 from tests.helpers.training import splits
 
 COUNTS = (40, 20, 20)
@@ -126,8 +127,10 @@ def test_too_few_names_the_least(validation: bool, least: int, each: int, tmp_pa
 
 def test_workers_decode_where_the_device_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = ImageFiles([tmp_path / "a.jpg"], torch.tensor([0]), 8)
-    given = dataclasses.replace(splits(), train=files, skipped=2)
-    skipped = "skipped 2 images that could not be read"
+    lost = SkippedImage("b.jpg", "truncated"), SkippedImage("a.jpg", "unknown format")
+    given = dataclasses.replace(splits(), train=files, skipped=lost)
+    skipped = describe_skipped(lost)
+    assert skipped == ("skipped 2 images that could not be read, such as a.jpg (unknown format); skipped.csv lists all")
     moved, notes = on_device(given, DataConfig(), torch.device("cpu"))
     assert (moved.train, notes) == (files, [skipped])
     moved, notes = on_device(given, DataConfig(decode="gpu"), torch.device("cpu"))

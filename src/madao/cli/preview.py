@@ -4,12 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from madao.cli.export import of_label
 from madao.cli.parser import call
 from madao.data.datasets.folder import SUFFIXES
+from madao.data.image_files import read_image
+from madao.data.image_formats import MAX_PIXELS, limit_pixels, open_image
 from madao.errors import UserError
 from madao.policy import FrozenPolicy, load_policy
 from madao.policy.display.contact_sheet import contact_sheet
@@ -99,8 +101,9 @@ def _read_pictures(source: Path, count: int) -> list[Image.Image]:
     pictures = []
     for path in chosen:
         try:
-            with Image.open(path) as picture:
+            with open_image(read_image(path)) as picture:
+                limit_pixels(picture, MAX_PIXELS)
                 pictures.append(picture.convert("RGB"))
-        except (UnidentifiedImageError, OSError) as error:
+        except Exception as error:  # Pillow raises errors of many types
             raise UserError(f"cannot read {path} as an image ({error}); remove or replace it") from None
     return pictures

@@ -38,6 +38,8 @@ class DataConfig:
         cache_gib: Keep decoded images in device memory if they need at most this many GiB; else read them during
             training. 0 always reads them during training.
         on_error: Response to a corrupt image: stop, or skip and count it.
+        max_pixels: Largest number of pixels of an image to decode. Larger JPEG files are decoded smaller, other larger
+            images are skipped and counted.
         shift: Synthetic shift of validation and test images, to see whether the policy finds it. For digits and shapes:
             rotate, translate, shear, brightness, invert or none. For digits also: rotate-or-brightness (rotates 0 to 4,
             changes the brightness of 5 to 9) and by-tone (rotates light digits, changes the brightness of dark ones).
@@ -54,12 +56,14 @@ class DataConfig:
     decode: Literal["workers", "gpu"] = setting("workers", affects_result=False)
     cache_gib: float = setting(8.0, affects_result=False)
     on_error: Literal["stop", "skip"] = "stop"
+    max_pixels: int = setting(178_956_970, is_option=False)
     shift: Planted = "none"
 
     def __post_init__(self) -> None:
         at_least("data.size", self.size, 1)
         at_least("data.max_images", self.max_images, 1)
         at_least("data.workers", self.workers, 0)
+        at_least("data.max_pixels", self.max_pixels, 1)
         at_least("data.cache_gib", self.cache_gib, 0)
         fraction("data.val_fraction", self.val_fraction)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from madao.data.gpu_decode import GpuDecodedImages
 from madao.data.images import Images
 from madao.data.in_memory_images import InMemoryImages
+from madao.data.lazy_images import LazyImages
 from madao.data.loading import load_batches
 from madao.errors import DataError
 
@@ -31,9 +32,6 @@ class Batches:
         rank: Index of the part of each batch to return, for training on several devices. The first parts are one image
             larger if the batch size is not divisible by `world`.
         world: Number of parts that a batch is divided into.
-
-    Attributes:
-        skipped: Indices of the images that could not be read and were left out of their batch.
 
     Example:
         >>> batches = Batches(images, 128, torch.device("cuda"), seed=0)
@@ -62,7 +60,6 @@ class Batches:
         self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
         self.batch_size = min(batch_size, len(images))
         self.rank, self.world = rank, world
-        self.skipped: set[int] = set()
         self._resident: tuple[Tensor, Tensor] | None = None
         if isinstance(images, InMemoryImages):
             self._resident = images.images.to(device), images.targets.to(device)
@@ -111,7 +108,8 @@ class Batches:
         # The loader reads ahead, so a second copy of the indices waits for its images.
         ahead, behind = itertools.tee(batches)
         for indices, (images, positions) in zip(behind, self._decode(ahead), strict=True):
-            self.skipped.update(set(indices.tolist()) - set(indices[positions].tolist()))
+            if len(positions) < len(indices) and isinstance(self.images, LazyImages | GpuDecodedImages):
+                self.images.skipped.update(set(indices.tolist()) - set(indices[positions].tolist()))
             if positions:
                 targets = self.images.targets[indices[positions]]
                 yield images.to(self.device, non_blocking=True), targets.to(self.device)

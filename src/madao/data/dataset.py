@@ -3,8 +3,9 @@
 import dataclasses
 from pathlib import Path
 
+from madao.data.image_formats import MAX_PIXELS
 from madao.data.images import Images
-from madao.data.lazy_images import OnError
+from madao.data.lazy_images import OnError, SkippedImage
 from madao.errors import DataError
 
 
@@ -19,6 +20,7 @@ class DatasetRequest:
         on_error: Whether to "stop" at a file that cannot be read, or to "skip" it.
         shift: For `digits` and `shapes`: the shift between training images and the others, see
             `madao.data.datasets.synthetic_shift`.
+        max_pixels: Largest number of pixels to decode. Larger images are decoded smaller or left out.
     """
 
     root: Path
@@ -26,6 +28,7 @@ class DatasetRequest:
     side: int | None = None
     on_error: OnError = "stop"
     shift: str = "none"
+    max_pixels: int = MAX_PIXELS
 
     def __post_init__(self) -> None:
         if self.side is not None and self.side < 1:
@@ -44,6 +47,8 @@ class Dataset:
         test: The test images, if the data set has a test split.
         flip: Whether a mirrored image keeps its class.
         whole: Whether the model sees the stored images whole, rather than crops of `data.size`.
+        skipped: Images and folders that could not be read and were left out.
+        notes: Lines for people about files that were not used as they may expect.
     """
 
     name: str
@@ -53,3 +58,5 @@ class Dataset:
     test: Images | None
     flip: bool
     whole: bool = False
+    skipped: tuple[SkippedImage, ...] = ()
+    notes: tuple[str, ...] = ()

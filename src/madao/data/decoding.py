@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from madao.data.image_formats import MAX_PIXELS, limit_pixels, open_image
+
 if TYPE_CHECKING:
     from PIL import Image
 
@@ -27,7 +29,7 @@ _UPRIGHT: dict[int, Callable[[Tensor], Tensor]] = {
 """By EXIF orientation: the function that turns an image upright."""
 
 
-def decode(data: bytes, side: int) -> Tensor:
+def decode(data: bytes, side: int, max_pixels: int = MAX_PIXELS) -> Tensor:
     """Decode a file to an upright RGB square: cropped to the centre, then resized with antialiasing.
 
     Pillow decodes JPEG files at least twice as large as the square, because it can decode at 1/2, 1/4 or 1/8 of their
@@ -37,22 +39,25 @@ def decode(data: bytes, side: int) -> Tensor:
     Args:
         data: Contents of the file.
         side: Side of the square in pixels.
+        max_pixels: Largest number of pixels to decode. A larger JPEG is decoded smaller.
 
     Returns:
         The image, uint8 `[3, side, side]`.
 
     Raises:
+        ImageTooLargeError: The image is larger, and cannot be decoded smaller.
         Exception: Any error of Pillow's readers: OSError, ValueError, SyntaxError, struct.error and others.
     """
-    with _open(data) as image:
-        if image.format == "JPEG" and image.mode in ("RGB", "L") and min(image.size) < 2 * side:
+    with open_image(data) as image:
+        small = min(image.size) < 2 * side and image.width * image.height <= max_pixels
+        if small and image.format == "JPEG" and image.mode in ("RGB", "L"):
             orientation = _orientation(image)
             try:
                 whole = jpegs([torch.frombuffer(bytearray(data), dtype=torch.uint8)], torch.device("cpu"))[0]
                 return upright(square(whole, side), orientation)
             except (ImportError, RuntimeError):
                 pass
-        image.draft(None, (side, side))
+        limit_pixels(image, max_pixels, side)
         image.load()  # this also turns a TIFF upright
         return upright(square(_pixels(image), side), _orientation(image))
 
@@ -62,25 +67,27 @@ def to_tensor(image: "Image.Image") -> Tensor:
     return upright(_pixels(image), _orientation(image))
 
 
-def decode_whole(data: bytes) -> Tensor:
+def decode_whole(data: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
     """Decode a file to an upright RGB tensor of its own size, uint8 `[3, H, W]`.
 
     Raises:
         Exception: Any error of Pillow's readers, as for `decode`.
     """
-    with _open(data) as image:
+    with open_image(data) as image:
+        limit_pixels(image, max_pixels)
         image.load()  # this also turns a TIFF upright
         return to_tensor(image)
 
 
-def plain_jpeg(data: bytes) -> tuple[int, int] | None:
+def plain_jpeg(data: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int] | None:
     """Return orientation and number of pixels of a JPEG that nvJPEG decodes correctly, and None for other files.
 
-    nvJPEG does not support CMYK, and silently invents the missing part of a truncated file.
+    nvJPEG does not support CMYK, silently invents the missing part of a truncated file, and cannot decode smaller.
     """
-    with _open(data) as image:
+    with open_image(data) as image:
         plain = image.format == "JPEG" and image.mode in ("RGB", "L") and data.endswith(b"\xff\xd9")
-        return (_orientation(image), image.width * image.height) if plain else None
+        pixels = image.width * image.height
+        return (_orientation(image), pixels) if plain and pixels <= max_pixels else None
 
 
 def jpegs(files: Sequence[Tensor], device: torch.device) -> list[Tensor]:
@@ -157,13 +164,9 @@ def upright(image: Tensor, orientation: int) -> Tensor:
     return image if turn is None else turn(image)
 
 
-def _open(data: bytes) -> "Image.Image":
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        return Image.open(io.BytesIO(data))
-    except UnidentifiedImageError:  # its message shows a memory address
-        raise ValueError("unknown format") from None
+def upright_size(image: "Image.Image") -> tuple[int, int]:
+    """Return width and height of an upright image, without decoding it."""
+    return (image.height, image.width) if _orientation(image) in (5, 6, 7, 8) else (image.width, image.height)
 
 
 def _orientation(image: "Image.Image") -> int:

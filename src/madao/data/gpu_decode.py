@@ -70,6 +70,11 @@ class GpuDecodedImages:
         """Channels, height and width of each image."""
         return self.images.shape
 
+    @property
+    def skipped(self) -> set[int]:
+        """Indices of the images that batches left out so far."""
+        return self.images.skipped
+
     def __len__(self) -> int:
         return len(self.images)
 
@@ -91,7 +96,7 @@ class GpuDecodedImages:
         for position, index in enumerate(indices):
             try:
                 data = self.images.read(index)
-                plain = plain_jpeg(data)
+                plain = plain_jpeg(data, self.images.max_pixels)
             except Exception as error:  # Pillow raises errors of many types
                 self.images.refuse(index, error)
                 continue

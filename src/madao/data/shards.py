@@ -2,15 +2,18 @@
 
 import os
 from collections.abc import Sequence
+from io import RawIOBase
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from madao.data.image_formats import MAX_PIXELS, limit_bytes
 from madao.data.lazy_images import LazyImages, OnError
 from madao.data.shard_index import ShardIndex
+from madao.files import open_regular
 
 _OPEN = 64
 """Maximal number of open shards."""
@@ -29,25 +32,33 @@ class Shards(LazyImages):
         side: Side of the squares in pixels.
         on_error: Whether an unreadable image raises a DataError ("stop") or is left out ("skip").
         samples: The samples to use, counted through all shards, int64 `[N]`. By default all.
+        max_pixels: Largest number of pixels to decode. Larger images are decoded smaller or left out.
     """
 
     def __init__(
-        self, indices: Sequence[ShardIndex], side: int, on_error: OnError = "stop", samples: Tensor | None = None
+        self,
+        indices: Sequence[ShardIndex],
+        side: int,
+        on_error: OnError = "stop",
+        samples: Tensor | None = None,
+        max_pixels: int = MAX_PIXELS,
     ) -> None:
         labels = torch.from_numpy(np.concatenate([index.labels for index in indices]))
         samples = torch.arange(len(labels)) if samples is None else samples
-        super().__init__(labels[samples], len(samples), side, on_error)
+        super().__init__(labels[samples], len(samples), side, on_error, max_pixels)
         self.indices, self.samples = tuple(indices), samples
         self._ends = np.cumsum([len(index.labels) for index in indices])
-        self._handles: dict[Path, BinaryIO] = {}
+        self._handles: dict[Path, RawIOBase] = {}
         self._owner = os.getpid()
 
     def read(self, index: int) -> bytes:
         """Return the encoded bytes of an image."""
         shard, row = self._place(index)
+        size = int(shard.sizes[row])
+        limit_bytes(size, self.max_pixels)
         stream = self._stream(shard.path)
         stream.seek(int(shard.offsets[row]))
-        return stream.read(int(shard.sizes[row]))
+        return stream.read(size) or b""
 
     def length(self, index: int) -> int:
         """Return the number of encoded bytes of an image."""
@@ -61,14 +72,14 @@ class Shards(LazyImages):
 
     def subset(self, indices: Tensor) -> Self:
         """Return the images at `indices`."""
-        return type(self)(self.indices, self.side, self.on_error, self.samples[indices])
+        return type(self)(self.indices, self.side, self.on_error, self.samples[indices], self.max_pixels)
 
     def _place(self, index: int) -> tuple[ShardIndex, int]:
         sample = int(self.samples[index])
         shard = int(np.searchsorted(self._ends, sample, side="right"))
         return self.indices[shard], sample - int(self._ends[shard]) + len(self.indices[shard].labels)
 
-    def _stream(self, path: Path) -> BinaryIO:
+    def _stream(self, path: Path) -> RawIOBase:
         """Return an open shard. On a network disk, opening it for every image would take half of the reading time."""
         if self._owner != os.getpid():  # a forked worker must not share its parent's file position
             self._close()
@@ -77,7 +88,7 @@ class Shards(LazyImages):
         if stream is None:
             if len(self._handles) == _OPEN:
                 self._handles.pop(next(iter(self._handles))).close()
-            stream = path.open("rb", buffering=0)
+            stream = open_regular(path).detach()  # unbuffered: whole images are read
         self._handles[path] = stream  # the least recently used shard is closed first
         return stream
 

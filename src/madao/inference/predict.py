@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import glob
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from madao.data.datasets.folder import SUFFIXES, find_images
+from madao.data.datasets.image_search import SUFFIXES, ImageSearch
+from madao.data.image_files import read_image
 from madao.data.loading import load_batches
 from madao.errors import UserError
 from madao.inference.image_model import ImageModel
@@ -52,7 +54,8 @@ def expand_paths(given: Sequence[str]) -> list[Path]:
         matches = [path] if path.exists() else [Path(match) for match in sorted(glob.glob(name, recursive=True))]
         if not matches:
             raise UserError(f"there is no file or folder {name}, and no file matches it as a pattern")
-        files = [file for match in matches for file in (find_images(match) if match.is_dir() else [match])]
+        found_below = (ImageSearch("skip").below(match).values() if match.is_dir() else [match] for match in matches)
+        files = [*itertools.chain.from_iterable(found_below)]
         if not files:
             raise UserError(f"{name} has no image; expected files that end in {' '.join(SUFFIXES)}")
         found.update(dict.fromkeys(files))
@@ -100,9 +103,7 @@ def _read(
     images, errors = [], {}
     for path in (paths[index] for index in indices):
         try:
-            if not path.is_file():
-                raise OSError("no regular file")
-            images.append(preprocessing.decode(path.read_bytes()).numpy())
+            images.append(preprocessing.decode(read_image(path)).numpy())
             errors[path] = ""
         except Exception as error:  # Pillow raises errors of many types
             errors[path] = " ".join(str(error).split()) or type(error).__name__

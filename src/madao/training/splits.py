@@ -1,6 +1,7 @@
 """The images of a run: loaded, split, and moved to the device of training."""
 
 import dataclasses
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -23,13 +24,18 @@ from madao.data import (
 from madao.data.datasets.folder import holds_classes
 from madao.data.datasets.masks import is_mask_folder
 from madao.data.decoding import gpu_decode_error
+from madao.data.lazy_images import SkippedImage
 from madao.data.split import missing_classes
 from madao.errors import DataError, DatasetNotFoundError, UserError
 from madao.text import counted, nearest
 
 _OWN_SIZE = ("cifar10", "cifar100", "svhn", "npz", "digits", "shapes")
 """Data sets whose images have one size: the model sees them whole."""
+SKIPPED_FILE = "skipped.csv"
+"""The file of a run that lists images that were left out."""
 _FILE_SIZE = 224
+_PROBED = 16
+"""Number of images of a split that are read before training if it does not fit into memory."""
 _CANVAS = 256 / 224
 """Stored size of image files over the size that the model sees, as usual, so that crops differ."""
 
@@ -50,7 +56,8 @@ class Splits:
         std: The standard deviation of each channel of the training images in [0, 1].
         validation_indices: The indices of the training images that were set aside; None if the data set comes with
             validation images.
-        skipped: The number of images that could not be read and were left out.
+        skipped: Images and folders that could not be read and were left out before training.
+        notes: Lines for people about files that were not used as they may expect.
     """
 
     name: str
@@ -63,7 +70,8 @@ class Splits:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     validation_indices: Tensor | None
-    skipped: int
+    skipped: tuple[SkippedImage, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def fingerprint(self) -> dict[str, object]:
         """Return a short description, different for different images."""
@@ -135,7 +143,14 @@ def load_dataset(config: DataConfig) -> Dataset:
     side = None if config.size is None else stored_size(config, config.size)
     try:
         return DATASETS[name](
-            DatasetRequest(Path(config.root or "data"), config.download, side, config.on_error, config.shift)
+            DatasetRequest(
+                Path(config.root or "data"),
+                config.download,
+                side,
+                config.on_error,
+                config.shift,
+                config.max_pixels,
+            )
         )
     except DatasetNotFoundError as error:
         photos = config.root is not None and holds_classes(Path(config.root))
@@ -151,7 +166,10 @@ def _default_data(root: str | None) -> str:
     if root is None:
         return "digits"
     by_ending = {".npz": "npz", ".tar": "webdataset"}.get(Path(root).suffix)
-    return by_ending or ("masks" if is_mask_folder(Path(root)) else "folder")
+    try:
+        return by_ending or ("masks" if is_mask_folder(Path(root)) else "folder")
+    except OSError as error:
+        raise UserError(f"cannot read {root} ({error.strerror or error}); check `data.root`") from None
 
 
 def image_side(config: DataConfig) -> int:
@@ -175,9 +193,11 @@ def load_splits(config: DataConfig, dataset: Dataset | None = None) -> Splits:
         check_classes(train.targets, dataset.classes, "training")
         if validation is not None:
             check_classes(validation.targets, dataset.classes, "validation")
-        train, lost_train = _in_memory(train, config)
-        (validation, lost_validation), (test, lost_test) = (
-            (None, 0) if images is None else _in_memory(images, config) for images in (validation, dataset.test)
+        skipped = list(dataset.skipped)
+        train = _in_memory(train, config, skipped, "training")
+        validation, test = (
+            None if images is None else _in_memory(images, config, skipped, split)
+            for images, split in ((validation, "validation"), (dataset.test, "test"))
         )
         mean, std = mean_and_std(train, workers=config.processes if isinstance(train, LazyImages) else 0)
     except DataError as error:
@@ -195,7 +215,8 @@ def load_splits(config: DataConfig, dataset: Dataset | None = None) -> Splits:
         mean=mean,
         std=std,
         validation_indices=indices,
-        skipped=lost_train + lost_validation + lost_test,
+        skipped=tuple(skipped),
+        notes=dataset.notes,
     )
 
 
@@ -227,18 +248,40 @@ def _used(dataset: Dataset, config: DataConfig) -> Tensor:
     return stratified_subset(dataset.train.labels, config.max_images, config.split_seed, least)
 
 
-def _in_memory(images: Images, config: DataConfig) -> tuple[Images, int]:
-    """Return the images, decoded if they fit into memory, and how many could not be read."""
+def _in_memory(images: Images, config: DataConfig, skipped: list[SkippedImage], split: str) -> Images:
+    """Return the images of a split, decoded if they fit into memory, and add the unreadable ones to `skipped`.
+
+    Raises:
+        DataError: There is no image, or none can be read. A run would notice it only when it needs the split.
+    """
     channels, height, width = images.shape
-    if not isinstance(images, LazyImages) or len(images) * channels * height * width > config.cache_gib * 2**30:
-        return images, 0
-    decoded, lost = images.decode_all(config.processes)
-    return decoded, len(lost)
+    if isinstance(images, LazyImages):
+        if len(images) * channels * height * width <= config.cache_gib * 2**30:
+            images, lost = images.decode_all(config.processes)
+            skipped += lost
+            readable = len(images) > 0
+        else:
+            count = min(len(images), _PROBED)
+            readable = len(images.load([i * len(images) // count for i in range(count)])[1]) > 0
+        if not readable:
+            raise DataError(f"none of the {split} images could be read; check `data.root`")
+    if not len(images):
+        raise DataError(f"there are no {split} images; add some, or remove the empty split")
+    return images
+
+
+def describe_skipped(skipped: Collection[SkippedImage]) -> str:
+    """Return a line about images that were left out, with the first of them."""
+    first = min(skipped)
+    return (
+        f"skipped {counted(len(skipped), 'image')} that could not be read, such as {first.name} ({first.reason}); "
+        f"{SKIPPED_FILE} lists all"
+    )
 
 
 def on_device(splits: Splits, config: DataConfig, device: torch.device) -> tuple[Splits, list[str]]:
     """Move images to the device of training; return them, and lines for people about images that are missing."""
-    notes = [f"skipped {counted(splits.skipped, 'image')} that could not be read"] if splits.skipped else []
+    notes = [*splits.notes, *([describe_skipped(splits.skipped)] if splits.skipped else [])]
     lacking = None if splits.test is None else missing_classes(splits.test.targets, splits.classes, "test")
     if lacking is not None:
         notes.append(f"{lacking}: the test error will say nothing about them")

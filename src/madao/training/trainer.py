@@ -19,6 +19,7 @@ from madao.training.monitor.loggers import TensorBoardLogger
 from madao.training.monitor.profiler import timing_row
 from madao.training.run.artifacts import record_images, record_policy
 from madao.training.run.result import FILE, Result, preferences
+from madao.training.run.skipped import SkippedRecord
 from madao.training.run.state import Run
 from madao.training.schedule import learning_rate
 
@@ -41,6 +42,7 @@ class Trainer:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.logger: TensorBoardLogger | None = None
+        self.skipped = SkippedRecord(run.directory, run.splits, run.ranks, run.device, run.console.say)
         # CUDA graphs read the learning rates from tensors, one for each group of parameters.
         on_gpu = run.device.type == "cuda"
         self._rates = [torch.zeros((), device=run.device) if on_gpu else None for _ in run.optimizer.param_groups]
@@ -83,6 +85,7 @@ class Trainer:
             record_policy(run.directory, run.policy, run.epoch, run.step)
         for note in run.notes:
             run.console.say(note)
+        self.skipped.update()
         if run.config.tensorboard and run.ranks.is_first and run.epoch < run.config.epochs:
             self.logger = TensorBoardLogger(run.directory.path / "tensorboard", run.step)
         self._saved_at = time.monotonic()
@@ -197,6 +200,7 @@ class Trainer:
         run.profiler.clear()
         if better or run.epoch % config.checkpoint_every == 0 or run.epoch == config.epochs:
             self.save()
+        self.skipped.update()
         run.console.epoch(row, config.epochs, rate, run.policy, timing["model_images_per_second"], due)
         run.console.advise(loader_advice(timing, config.data, run.splits, run.device.type == "cuda"))
 
@@ -224,6 +228,7 @@ class Trainer:
             run.evaluated.load_state_dict(best["model"])
             epoch, error = best["epoch"], best["validation_error"]
         test = None if run.splits.test is None else self.evaluate(run.splits.test)
+        self.skipped.update()
         shared, classes = preferences(run.policy)
         result = Result(
             test_error=None if test is None else test.error,

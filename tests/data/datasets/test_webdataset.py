@@ -1,12 +1,10 @@
 """Shards: the same samples as the files they were made of, and mistakes by name."""
 
-import io
 import itertools
 import json
 import os
 import pickle
 import tarfile
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,19 +13,9 @@ import torch
 from madao.data import DATASETS, Batches, DatasetRequest, ImageFiles, Shards, shard_index, shards, stratified
 from madao.data.shard_index import index_shard
 from madao.errors import DataError
+from tests.helpers.shards import write_shard
 
 CPU = torch.device("cpu")
-
-
-def write_shard(path: Path, members: Mapping[str, bytes | str]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as shard:
-        for name, content in members.items():
-            data = content.encode() if isinstance(content, str) else content
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            shard.addfile(member, io.BytesIO(data))
-    return path
 
 
 def members(files: ImageFiles, chosen: range) -> dict[str, bytes | str]:

@@ -2,17 +2,28 @@
 
 import itertools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from madao.data.dataset import Dataset, DatasetRequest
+from madao.data.datasets.image_search import SUFFIXES as SUFFIXES
+from madao.data.datasets.image_search import ImageSearch, is_image, list_folders
 from madao.data.image_files import ImageFiles
 from madao.errors import DataError
+from madao.files import open_regular
+from madao.text import counted, printable
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm")
-VALIDATION = ("val", "valid", "validation")
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+"""By the name of a folder or a shard: the split that it holds."""
+
 CLASSES = "classes.txt"
+_LARGEST_LIST = 2**24
 _LAYOUT = "expected <root>/<class>/<images>, or <root>/train/<class>/<images>, optionally also under val and test"
 
 
@@ -21,8 +32,15 @@ def named_classes(root: Path) -> tuple[str, ...] | None:
     path = root / CLASSES
     if not path.is_file():
         return None
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return tuple(line.strip() for line in lines if line.strip())
+    try:
+        with open_regular(path) as file:
+            content = file.read(_LARGEST_LIST + 1)
+    except OSError as error:
+        raise DataError(f"cannot read {path} ({error.strerror or error}); make it a list of class names") from None
+    if len(content) > _LARGEST_LIST:
+        raise DataError(f"{path} has more than {_LARGEST_LIST:,} bytes; expected one class name per line")
+    lines = content.decode("utf-8", "replace").splitlines()
+    return tuple(printable(line.strip()) for line in lines if line.strip())
 
 
 def holds_classes(root: Path) -> bool:
@@ -36,78 +54,150 @@ def holds_classes(root: Path) -> bool:
 def _holds_two(place: Path) -> bool:
     with os.scandir(place) as entries:  # a scan needs only names, of which there can be many
         folders = (Path(entry) for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-        classes = (path for path in folders if any(map(_is_image, path.iterdir())))
+        classes = (path for path in folders if any(map(is_image, path.iterdir())))
         return len([*itertools.islice(classes, 2)]) == 2
 
 
 def folder(request: DatasetRequest) -> Dataset:
     """Return the images in `root/train`, `root/val` and `root/test`, or all in `root`, each with a folder per class.
 
-    `root/val` (or `valid`, or `validation`) and `root/test` are optional.
+    Validation and test images are optional. `SPLITS` holds other names of the three folders.
     """
     root = request.root
-    if not root.is_dir():
-        raise DataError(f"there is no folder {root}; `data.root` must be the folder that holds the images")
-    names = [path.name for path in _folders(root)]
-    if "train" not in names:
-        if names and set(names) <= {*VALIDATION, "test"}:
-            raise DataError(f"{root} has {' and '.join(names)} but no train; {_LAYOUT}")
-        classes = _classes(root)
-        return Dataset("folder", classes, _files(root, classes, request), validation=None, test=None, flip=True)
-    validations = [name for name in VALIDATION if name in names]
-    if len(validations) > 1:
-        raise DataError(f"{root} has {' and '.join(validations)}, which mean the same; keep one of them")
-    classes = _classes(root / "train")
+    try:
+        if not root.is_dir():
+            raise DataError(f"there is no folder {root}; `data.root` must be the folder that holds the images")
+        return _read(request, *split_folders(root))
+    except OSError as error:
+        place = printable(error.filename or root)
+        raise DataError(f"cannot read {place} ({error.strerror or error}); allow reading it or remove it") from None
+
+
+def _read(request: DatasetRequest, splits: dict[str, Path], notes: tuple[str, ...]) -> Dataset:
+    search = ImageSearch(request.on_error)
+    places = splits or {"train": request.root}
+    names = _class_folders(places["train"])
+    found = {split: _search(search, place, names) for split, place in places.items()}
+
+    def files(by_label: dict[int, dict[str, Path]]) -> ImageFiles:
+        paths = [path for images in by_label.values() for path in images.values()]
+        labels = [label for label, images in by_label.items() for _ in images]
+        return ImageFiles(paths, torch.tensor(labels), request.side or 256, request.on_error, request.max_pixels)
+
     return Dataset(
         name="folder",
-        classes=classes,
-        train=_files(root / "train", classes, request),
-        validation=_files(root / validations[0], classes, request) if validations else None,
-        test=_files(root / "test", classes, request) if "test" in names else None,
+        classes=_class_names(names, places["train"]),
+        train=files(found["train"]),
+        validation=files(found["val"]) if "val" in found else None,
+        test=files(found["test"]) if "test" in found else None,
         flip=True,
+        skipped=tuple(search.unreadable),
+        notes=(*notes, *search.notes(), *_shared_images(found, places)),
     )
 
 
-def _folders(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+def split_folders(root: Path) -> tuple[dict[str, Path], tuple[str, ...]]:
+    """Return the folder of each split, and a line about folders beside them that are not used.
+
+    The folders of a root are splits if one of them is called train, or if there are training images and others by
+    other names of `SPLITS`. Otherwise they are classes, and the result is empty.
+    """
+    folders = list_folders(root)
+    found: dict[str, list[Path]] = {}
+    for path in folders:
+        if path.name.lower() in SPLITS:
+            found.setdefault(SPLITS[path.name.lower()], []).append(path)
+    if folders and "train" not in found and sum(map(len, found.values())) == len(folders):
+        raise DataError(f"{root} has {' and '.join(path.name for path in folders)} but no train; {_LAYOUT}")
+    if not any(path.name == "train" for path in folders) and not ("train" in found and len(found) > 1):
+        return {}, ()
+    for paths in found.values():
+        if len(paths) > 1:
+            names = " and ".join(path.name for path in paths)
+            raise DataError(f"{root} has {names}, which mean the same; keep one of them")
+    unused = [printable(path.name) for path in folders if path.name.lower() not in SPLITS]
+    note = f"not used: {_some(unused)} in {printable(root)}; the known folders are train, val and test"
+    ordered = {split: found[split][0] for split in dict.fromkeys(SPLITS.values()) if split in found}
+    return ordered, (note,) if unused else ()
 
 
-def _classes(root: Path) -> tuple[str, ...]:
-    classes = tuple(path.name for path in _folders(root))
-    if not classes:
-        found = "images but no class folder" if find_images(root) else "no class folder"
+def _some(names: Sequence[str]) -> str:
+    """Return the first three names, and the number of others."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _class_folders(root: Path) -> list[str]:
+    """Return the names of the class folders of the training images."""
+    names = [path.name for path in list_folders(root)]
+    if not names:
+        found = "images but no class folder" if any(map(is_image, root.iterdir())) else "no class folder"
         if any(root.glob("*.tar")):
             found = "no class folder but .tar files; read them with `data.name=webdataset`"
         raise DataError(f"{root} has {found}; {_LAYOUT}")
-    if len(classes) == 1:
-        raise DataError(f"{root} has one class, {classes[0]}, two or more are needed; {_LAYOUT}")
-    return classes
+    if len(names) == 1:
+        raise DataError(f"{root} has one class, {printable(names[0])}, two or more are needed; {_LAYOUT}")
+    return names
 
 
-def find_images(root: Path) -> list[Path]:
-    """Return all images below a folder, sorted. Hidden files and folders are ignored."""
-    found = []
-    for where, folders, files in os.walk(root, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [path for path in (Path(where, name) for name in files) if _is_image(path)]
-    return sorted(found)
+def _class_names(folders: Sequence[str], root: Path) -> tuple[str, ...]:
+    """Return the names of class folders as text that can be shown and written to any file."""
+    names = tuple(map(printable, folders))
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"two class folders of {root} are shown as {twice}; rename one of them")
+    return names
 
 
-def _is_image(path: Path) -> bool:
-    return path.name.lower().endswith(SUFFIXES) and not path.name.startswith(".")
+def _search(search: ImageSearch, root: Path, names: Sequence[str]) -> dict[int, dict[str, Path]]:
+    """Return the images of each label: their paths by their real paths.
 
-
-def _files(root: Path, classes: tuple[str, ...], request: DatasetRequest) -> ImageFiles:
-    paths: list[Path] = []
-    labels: list[int] = []
-    for place in _folders(root):
-        if place.name not in classes:
-            raise DataError(f"{place} is a class that train does not have; add it there or remove it here")
-        images = find_images(place)
+    An image in one class folder that a link in another leads to belongs to the class that it is in.
+    """
+    found: dict[int, dict[str, Path]] = {}
+    known: dict[str, Path] = {}
+    twice: list[tuple[Path, Path]] = []
+    folders = {path.name: path for path in list_folders(root)}
+    labels = {name: label for label, name in enumerate(names)}
+    home = os.path.join(os.path.realpath(root), "")
+    for place in folders.values():
+        if place.name not in labels:
+            raise DataError(f"{printable(place)} is a class that train does not have; add it there or remove it here")
+        reached = search.below(place)
+        owners = {real: _first_folder(real, home) for real in reached}
+        images = {real: reached[real] for real, owner in owners.items() if owner == place.name or owner not in folders}
+        search.repeated += len(reached) - len(images)
         if not images:
-            raise DataError(f"{place} has no image; add some ({' '.join(SUFFIXES)}) or remove the folder")
-        paths += images
-        labels += [classes.index(place.name)] * len(images)
-    if not paths:
+            raise DataError(f"{printable(place)} has no image; add some ({' '.join(SUFFIXES)}) or remove the folder")
+        twice += [(known[real], path) for real, path in images.items() if real in known]
+        known |= images
+        found[labels[place.name]] = images
+    if not found:
         raise DataError(f"{root} has no class folder; {_LAYOUT}")
-    return ImageFiles(paths, torch.tensor(labels), request.side or 256, request.on_error)
+    if twice:
+        one, other = map(printable, twice[0])
+        raise DataError(
+            f"two classes of {root} share {counted(len(twice), 'image')}: {one} and {other} are one file; keep it in "
+            "one of them"
+        )
+    return found
+
+
+def _first_folder(path: str, home: str) -> str | None:
+    """Return the name of the folder in `home` that holds a path, or None if the path is elsewhere."""
+    return path.removeprefix(home).split(os.sep)[0] if path.startswith(home) else None
+
+
+def _shared_images(found: dict[str, dict[int, dict[str, Path]]], places: dict[str, Path]) -> list[str]:
+    """Return a line for each two splits that share images."""
+    notes = []
+    whole = {
+        split: {real: path for part in parts.values() for real, path in part.items()} for split, parts in found.items()
+    }
+    for one, other in itertools.combinations(whole, 2):
+        shared = [path for real, path in whole[other].items() if real in whole[one]]
+        if shared:
+            notes.append(
+                f"{places[one].name} and {places[other].name} share {counted(len(shared), 'image')}, such as "
+                f"{printable(shared[0])}: the error on {places[other].name} says less about new images"
+            )
+    return notes

@@ -1,6 +1,5 @@
 """Arrays in an .npz file with the names of Keras or MedMNIST."""
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,12 @@ import torch
 from madao.data.dataset import Dataset, DatasetRequest
 from madao.data.in_memory_images import InMemoryImages
 from madao.errors import DataError
+from madao.files import open_regular
+from madao.text import printable
 
 # Keys of images and labels. `{}` is train, val or test.
 _STYLES = (("x_{}", "y_{}"), ("{}_images", "{}_labels"))
+_KEYS = {key.format(split) for style in _STYLES for key in style for split in ("train", "val", "test")}
 _EXPECTED = (
     "x_train, y_train and optionally x_val, y_val, x_test, y_test; "
     "or train_images, train_labels and optionally val_images, val_labels, test_images, test_labels"
@@ -28,14 +30,17 @@ def npz(request: DatasetRequest) -> Dataset:
     """
     path = _find(request.root)
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
-    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        reason = " ".join(str(error).split())
+        with open_regular(path) as stream, np.load(stream, allow_pickle=False) as file:
+            names = [printable(name, limit=80) for name in sorted(file.files)[:20]]
+            arrays = {key: file[key] for key in file.files if key in _KEYS}
+            if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+                raise ValueError("it has members that are no arrays")
+    except Exception as error:  # zipfile, its decompressors and numpy raise errors of many types
+        reason = printable(" ".join(str(error).split()) or type(error).__name__, limit=300)
         raise DataError(f"cannot read {path} as arrays of numbers ({reason}); write it with numpy.savez") from None
     train = _split(arrays, "train", path)
     if train is None:
-        raise DataError(f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}; expected {_EXPECTED}")
+        raise DataError(f"{path} holds {', '.join(names) or 'nothing'}; expected {_EXPECTED}")
     classes = np.unique(train[1])
     if len(classes) < 2:
         raise DataError(
@@ -89,6 +94,8 @@ def _labels(labels: Array, name: str) -> Array:
 def _pixels(images: Array, labels: Array, classes: Array, name: str) -> InMemoryImages:
     if images.ndim == 3:
         images = images[..., None]
+    if not images.size:
+        raise DataError(f"the images in {name} are {list(images.shape)}: there are none; add images, or leave it out")
     if images.ndim != 4 or images.shape[-1] not in (1, 3):
         raise DataError(
             f"the images in {name} are {list(images.shape)}, expected [N, H, W], [N, H, W, 1] or [N, H, W, 3]"
@@ -96,7 +103,7 @@ def _pixels(images: Array, labels: Array, classes: Array, name: str) -> InMemory
     if images.dtype.kind == "f" and images.size and images.min() >= 0 and images.max() <= 1:
         images = (images * 255).round().astype(np.uint8)
     if images.dtype != np.uint8:
-        span = f" from {images.min()} to {images.max()}" if images.size else ""
+        span = f" from {images.min()} to {images.max()}" if images.dtype.kind in "biuf" else ""
         raise DataError(f"the images in {name} are {images.dtype}{span}, expected uint8 or floats from 0 to 1")
     unknown = np.setdiff1d(labels, classes)
     if len(unknown):

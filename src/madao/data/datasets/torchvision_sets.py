@@ -121,7 +121,9 @@ def _files(
     def files(parts: list[Any]) -> ImageFiles:
         samples = [sample for part in parts for sample in _listed(part)]
         labels = torch.tensor([label for _, label in samples], dtype=torch.int64)
-        return ImageFiles([path for path, _ in samples], labels, request.side or 256, request.on_error)
+        return ImageFiles(
+            [path for path, _ in samples], labels, request.side or 256, request.on_error, request.max_pixels
+        )
 
     return Dataset(name, classes, train=files(parts[:-1]), validation=None, test=files(parts[-1:]), flip=True)
 

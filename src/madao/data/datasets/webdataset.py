@@ -6,17 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from madao.data.dataset import Dataset, DatasetRequest
-from madao.data.datasets.folder import CLASSES, VALIDATION, named_classes
+from madao.data.datasets.folder import CLASSES, SPLITS, named_classes
 from madao.data.shard_index import index_shard
 from madao.data.shards import Shards
 from madao.errors import DataError
+from madao.text import counted, printable
 
-_SPLITS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(VALIDATION, "val"),
-    **dict.fromkeys(("test", "testing"), "test"),
-}
-_WORD = re.compile(rf"(?:^|[^a-z])({'|'.join(_SPLITS)})(?:[^a-z]|$)")
+_WORD = re.compile(rf"(?:^|[^a-z])({'|'.join(SPLITS)})(?:[^a-z]|$)")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _LAYOUT = (
@@ -37,12 +33,14 @@ def webdataset(request: DatasetRequest) -> Dataset:
     shards, home = _shards(request.root)
     found: dict[str, Shards] = {}
     for split, paths in shards.items():
-        images = Shards([index_shard(path) for path in paths], request.side or 256, request.on_error)
+        images = Shards(
+            [index_shard(path) for path in paths], request.side or 256, request.on_error, max_pixels=request.max_pixels
+        )
         if not len(images):
             raise DataError(f"the {len(paths)} shards of {split} in {home} have no sample; {_LAYOUT}")
         found[split] = images
     listed = named_classes(home)
-    classes = tuple(map(str, range(int(found["train"].labels.max()) + 1))) if listed is None else listed
+    classes = _numbered_classes(found["train"]) if listed is None else listed
     if len(classes) < 2:
         raise DataError(f"{home} has one class, {classes[0] if classes else 'none'}, two or more are needed; {_LAYOUT}")
     known = f"train has {len(classes)}" if listed is None else f"{home / CLASSES} names {len(classes)}"
@@ -56,6 +54,18 @@ def webdataset(request: DatasetRequest) -> Dataset:
     return Dataset("webdataset", classes, found["train"], found.get("val"), found.get("test"), flip=True)
 
 
+def _numbered_classes(train: Shards) -> tuple[str, ...]:
+    """Return the numbers of the classes as their names. Each class needs an image, which limits their number."""
+    worst = int(train.labels.argmax())
+    count = int(train.labels[worst]) + 1
+    if count > len(train):
+        raise DataError(
+            f"{train.name(worst)} has the label {count - 1}, so there are {count:,} classes, but only "
+            f"{counted(len(train), 'image')} to learn them from; number the classes from 0 on"
+        )
+    return tuple(map(str, range(count)))
+
+
 def _shards(root: Path) -> tuple[dict[str, list[Path]], Path]:
     """Return the shards of each split, and their folder."""
     if not root.is_dir():
@@ -67,10 +77,10 @@ def _shards(root: Path) -> tuple[dict[str, list[Path]], Path]:
         return {"train": paths}, paths[0].parent
     found: dict[str, list[Path]] = {}
     strange: list[Path] = []
-    for path in sorted(itertools.chain(root.glob("*.tar"), root.glob("*/*.tar"))):
+    for path in _tar_files(root):
         words = _WORD.findall(str(path.relative_to(root)).lower())
         if words:
-            found.setdefault(_SPLITS[words[0]], []).append(path)
+            found.setdefault(SPLITS[words[0]], []).append(path)
         else:
             strange.append(path)
     if not found and strange and all(path.parent == root for path in strange):
@@ -89,6 +99,17 @@ def _shards(root: Path) -> tuple[dict[str, list[Path]], Path]:
     if strange:
         raise DataError(f"the name of {strange[0]} has no train, val or test in it; rename or remove it")
     return found, root
+
+
+def _tar_files(root: Path) -> list[Path]:
+    """Return the tar files in a folder and in the folders in it."""
+    try:
+        here = list(root.iterdir())
+        below = itertools.chain.from_iterable(path.iterdir() for path in here if path.is_dir())
+        return sorted(path for path in (*here, *below) if path.suffix == ".tar" and not path.is_dir())
+    except OSError as error:
+        place = printable(error.filename or root)
+        raise DataError(f"cannot read {place} ({error.strerror or error}); allow reading it or remove it") from None
 
 
 def _expanded(text: str) -> Sequence[str]:

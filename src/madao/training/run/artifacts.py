@@ -24,7 +24,7 @@ def record_images(directory: RunDirectory, splits: Splits, base_augmentation: Ba
         "size": splits.size,
         "stored_size": min(splits.train.shape[1:]),
         "validation": None if indices is None else indices.tolist(),
-        "skipped": splits.skipped,
+        "skipped": len(splits.skipped),
     }
     directory.write_json("split.json", split)
     directory.write(SAMPLES, sample_archive(splits.train, base_augmentation))
