@@ -1,6 +1,7 @@
 """The images of a run: loaded, split, and moved to the device of training."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ from madao.data.decoding import gpu_decode_error
 from madao.data.split import missing_classes
 from madao.errors import DataError, DatasetNotFoundError, UserError
 from madao.text import counted, nearest
+from madao.training.fingerprint import digest_labels, digest_order
 
 _OWN_SIZE = ("cifar10", "cifar100", "svhn", "npz", "digits", "shapes")
 """Data sets whose images have one size: the model sees them whole."""
@@ -51,6 +53,8 @@ class Splits:
         validation_indices: The indices of the training images that were set aside; None if the data set comes with
             validation images.
         skipped: The number of images that could not be read and were left out.
+        digests: Digests of labels and order, by which a resumed run recognises its images. By default those of `train`
+            and `validation`.
     """
 
     name: str
@@ -64,6 +68,11 @@ class Splits:
     std: tuple[float, ...]
     validation_indices: Tensor | None
     skipped: int
+    digests: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.digests is None:
+            object.__setattr__(self, "digests", _digests(self.train, self.validation))
 
     def fingerprint(self) -> dict[str, object]:
         """Return a short description, different for different images."""
@@ -73,6 +82,7 @@ class Splits:
             "validation": 0 if self.validation is None else len(self.validation),
             "mean": list(self.mean),
             "std": list(self.std),
+            **(self.digests or {}),
         }
 
     def on(self, device: torch.device, decode: bool = False) -> "Splits":
@@ -159,6 +169,7 @@ def load_splits(config: DataConfig) -> Splits:
         check_classes(train.targets, dataset.classes, "training")
         if validation is not None:
             check_classes(validation.targets, dataset.classes, "validation")
+        digests = _digests(train, validation)  # the same whether the files are decoded now or later
         train, lost_train = _in_memory(train, config)
         (validation, lost_validation), (test, lost_test) = (
             (None, 0) if images is None else _in_memory(images, config) for images in (validation, dataset.test)
@@ -180,7 +191,12 @@ def load_splits(config: DataConfig) -> Splits:
         std=std,
         validation_indices=indices,
         skipped=lost_train + lost_validation + lost_test,
+        digests=digests,
     )
+
+
+def _digests(*images: Images | None) -> dict[str, str]:
+    return {"labels": digest_labels(images), "order": digest_order(images)}
 
 
 def _set_aside(dataset: Dataset, config: DataConfig) -> tuple[Images, Images | None, Tensor | None]:

@@ -168,8 +168,8 @@ class Run:
             )
         here = self.splits.fingerprint()
         for name, before in state["data"].items():
-            if here[name] != before:
+            if here.get(name) != before:
                 raise UserError(
                     f"the images are not those that the run in {self.directory.path} began with: {name} was "
-                    f"{before!r} and is {here[name]!r}; bring them back, or begin a new run in another `out`"
+                    f"{before!r} and is {here.get(name)!r}; bring them back, or begin a new run in another `out`"
                 )
