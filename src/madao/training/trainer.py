@@ -63,8 +63,6 @@ class Trainer:
             raise
         finally:
             run.console.stop()
-            if self.logger is not None:
-                self.logger.close()
             run.directory.release()
 
     def setup(self) -> None:

@@ -1,0 +1,103 @@
+"""A full disk is an error of one line that names the file; the old file stays."""
+
+import csv
+import logging
+import resource
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from madao.cli import main
+from madao.files import replacing, save_torch
+from madao.training.monitor.loggers import TensorBoardLogger
+from madao.training.run.tables import METRICS, append_rows
+from tests.helpers.command_line import fails
+from tests.helpers.training import settings, trained
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """No file can grow beyond a number of bytes, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_wherever_a_checkpoint_fills_the_disk_the_old_one_stays(tmp_path: Path) -> None:
+    path = tmp_path / "last.pt"
+    save_torch(path, {"step": 1})
+    before, state = path.read_bytes(), {"step": 2, "weight": torch.randn(3_000), "bias": torch.randn(50)}
+    save_torch(tmp_path / "whole", state)
+    size = (tmp_path / "whole").stat().st_size
+    (tmp_path / "whole").unlink()
+    for limit in range(0, size, 97):
+        with files_of_at_most(limit), pytest.raises(OSError, match="too large") as caught:
+            save_torch(path, state)
+        assert caught.value.filename == str(path), limit
+        assert path.read_bytes() == before
+        assert [each.name for each in tmp_path.iterdir()] == ["last.pt"]
+
+
+def test_a_table_that_cannot_grow_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    row = dict.fromkeys(METRICS, 0.5)
+    append_rows(path, [row])
+    with files_of_at_most(path.stat().st_size + 10), pytest.raises(OSError, match="too large") as caught:
+        append_rows(path, [row])
+    assert caught.value.filename == str(path)
+
+
+def test_devices_are_written_not_replaced() -> None:
+    full = Path("/dev/full")
+    with pytest.raises(OSError, match="No space left") as caught, replacing(full) as file:
+        file.write(b"text")
+    assert caught.value.filename == "/dev/full"
+    assert full.is_char_device()
+
+
+@pytest.mark.parametrize(("limit", "name"), [(300, "config.yaml"), (20_000, "best.pt"), (80_000, "arriving.pt")])
+def test_a_run_that_fills_the_disk_names_the_file_and_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], limit: int, name: str
+) -> None:
+    run = tmp_path / "run"
+    options = ["--epochs=2", "--augment.method=base", "--batch_size=256", "--tensorboard=false", "--device=cpu"]
+    arguments = ["train", *options, "--resume", f"--out={run}"]
+    with files_of_at_most(limit):
+        line = fails(arguments, capsys)
+    assert name in line
+    assert main(arguments) == 0
+    with (run / "metrics.csv").open() as file:
+        assert [row["epoch"] for row in csv.DictReader(file)] == ["1", "2"]
+
+
+def test_a_run_outlives_its_tensorboard_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, write = tmp_path / "tensorboard", TensorBoardLogger.write
+
+    def after_deletion(logger: TensorBoardLogger, step: int, *numbers: Any) -> None:
+        if step == 6:  # the second of three epochs
+            shutil.rmtree(folder)
+        write(logger, step, *numbers)
+
+    monkeypatch.setattr(TensorBoardLogger, "write", after_deletion)
+    trained(settings(tmp_path, tensorboard=True))
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train_loss")] == [6, 9]
+
+
+def test_a_run_goes_on_where_tensorboard_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "tensorboard").write_text("a file in its place")
+    logger = TensorBoardLogger(tmp_path / "tensorboard", 0)
+    with caplog.at_level(logging.WARNING, "madao"):
+        logger.write(3, {"loss": 0.5}, None, None)
+    (record,) = caplog.records
+    assert "step 3" in record.getMessage()
