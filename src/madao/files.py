@@ -1,5 +1,6 @@
 """Atomic files: readers see the old content or the new one, never a part of it, also after a power cut."""
 
+import errno
 import os
 import zipfile
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ def replacing(path: Path, concurrent: bool = False) -> Iterator[IO[bytes]]:
             with path.open("wb") as file:
                 yield file
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(path.parent)
         temporary = path.with_name(f"{path.name}.{os.getpid()}.part" if concurrent else f"{path.name}.part")
         try:
             with temporary.open("wb") as file:
@@ -52,6 +53,14 @@ def replacing(path: Path, concurrent: bool = False) -> Iterator[IO[bytes]]:
             temporary.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
+
+
+def _make_folder(folder: Path) -> None:
+    """Create a folder if it is missing. If a file has its place, the system only says that it exists."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), error.filename) from None
 
 
 @contextmanager

@@ -2,9 +2,10 @@
 
 import csv
 import logging
+import os
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from madao import Policy
 from madao.cli import main
 from madao.files import replacing, save_torch
+from madao.report.chart_model import Chart, Panel, Series
+from madao.report.figures import write_figures
 from madao.training.monitor.loggers import TensorBoardLogger
 from madao.training.run.tables import METRICS, append_rows
 from tests.helpers.command_line import fails
@@ -56,12 +60,55 @@ def test_a_table_that_cannot_grow_is_named(tmp_path: Path) -> None:
     assert caught.value.filename == str(path)
 
 
-def test_devices_are_written_not_replaced() -> None:
-    full = Path("/dev/full")
-    with pytest.raises(OSError, match="No space left") as caught, replacing(full) as file:
-        file.write(b"text")
-    assert caught.value.filename == "/dev/full"
-    assert full.is_char_device()
+def preview(path: Path) -> None:
+    assert main(["preview", f"--output={path}", "--rows=1", "--columns=1", "--size=64"]) == 0
+
+
+def figure(path: Path) -> None:
+    write_figures({path.stem: Chart("a", "title", "", [Panel([Series("x", [0, 1], [1.0, 2.0], 0)], "y")])}, path.parent)
+
+
+def policy(path: Path) -> None:
+    Policy().spec().save(path)
+
+
+@pytest.mark.parametrize(("write", "name"), [(preview, "sheet.png"), (figure, "a.png"), (policy, "policy.json")])
+def test_a_file_is_replaced_at_once_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], None], name: str
+) -> None:
+    """Here the process is killed just before it would be."""
+
+    class Killed(BaseException):
+        pass
+
+    def kill(source: Path, target: Path) -> None:
+        raise Killed
+
+    path = tmp_path / "new folder" / name
+    write(path)
+    before = path.read_bytes()
+    path.write_bytes(b"the old one")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", kill)
+        with pytest.raises(Killed):
+            write(path)
+    assert path.read_bytes() == b"the old one"
+    write(path)
+    assert len(path.read_bytes()) == len(before)
+    assert not [*path.parent.glob("*.part")]
+
+
+def test_pipes_are_written_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with replacing(pipe) as file:
+            file.write(b"text")
+        assert pipe.is_fifo()
+        assert os.read(reader, 100) == b"text"
+    finally:
+        os.close(reader)
 
 
 @pytest.mark.parametrize(("limit", "name"), [(300, "config.yaml"), (20_000, "best.pt"), (80_000, "arriving.pt")])

@@ -12,6 +12,7 @@ from madao.cli.export import of_label
 from madao.cli.parser import call
 from madao.data.datasets.folder import SUFFIXES
 from madao.errors import UserError
+from madao.files import replacing
 from madao.policy import FrozenPolicy, load_policy
 from madao.policy.describe import steps
 from madao.text import counted
@@ -80,7 +81,8 @@ def preview(
         for row in range(len(batch))
     ]
     try:
-        _sheet(tiles, size).save(output, format="PNG")
+        with replacing(Path(output).resolve()) as file:
+            _sheet(tiles, size).save(file, format="PNG")
     except OSError as error:
         raise UserError(f"cannot write {output}: {error.strerror or error}") from None
     print(f"wrote {output}: {counted(len(batch), 'image')}, {counted(columns, 'draw')} each, policy {policy}")
