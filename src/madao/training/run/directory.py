@@ -14,8 +14,9 @@ from madao.config.train_config import Plain, TrainConfig, free_settings, from_di
 from madao.distributed.group import ProcessGroup
 from madao.distributed.launch import rank_zero_first
 from madao.errors import UserError
-from madao.files import replacing, save_torch
+from madao.files import load_torch, replacing, save_torch
 from madao.training.run.checkpoint import Checkpoints
+from madao.training.run.contents import check_weights
 from madao.training.run.environment import describe_environment
 from madao.training.run.tables import TABLES, append_rows, append_text, rewind_json_lines, rewind_table
 
@@ -128,6 +129,14 @@ class RunDirectory:
         """Write the best weights so far."""
         if self.writes:
             save_torch(self.best, weights)
+
+    def load_best(self) -> dict[str, Any]:
+        """Return the best weights, with their classes, epoch and validation error.
+
+        Raises:
+            UserError: There are none, or the file is damaged.
+        """
+        return check_weights(load_torch(self.best), self.best)
 
     def rewind(self, epoch: int) -> None:
         """Drop the rows after `epoch`, which the run will write again."""
