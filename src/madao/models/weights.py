@@ -30,7 +30,9 @@ def load_file(model: nn.Module, path: str) -> None:
     for key in ("model", "state_dict"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+    if not isinstance(content, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
+    ):
         raise ModelError(f"{path} holds no state dict of names and tensors; save model.state_dict() with torch.save")
     load(model, content, path)
 

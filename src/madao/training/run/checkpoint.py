@@ -66,7 +66,9 @@ class Checkpoints:
         for name in (LAST, PREVIOUS):
             path = self.folder / name
             try:
-                state: dict[str, Any] = read_torch(path)
+                state: Any = read_torch(path)
+                if not isinstance(state, dict):
+                    raise DamagedFileError(f"{path} holds a {type(state).__name__}, expected a checkpoint")
             except FileNotFoundError:
                 continue
             except DamagedFileError as error:
