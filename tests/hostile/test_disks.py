@@ -1,15 +1,18 @@
 """A full disk is an error of one line that names the file; the old file stays."""
 
 import csv
+import errno
 import logging
 import os
 import resource
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -19,6 +22,7 @@ from madao.cli import main
 from madao.files import replacing, save_torch
 from madao.report.chart_model import Chart, Panel, Series
 from madao.report.figures import write_figures
+from madao.training.builders import data
 from madao.training.monitor.loggers import TensorBoardLogger
 from madao.training.run.tables import METRICS, append_rows
 from tests.helpers.command_line import fails
@@ -148,3 +152,28 @@ def test_a_run_goes_on_where_tensorboard_cannot_be_written(tmp_path: Path, caplo
         logger.write(3, {"loss": 0.5}, None, None)
     (record,) = caplog.records
     assert "step 3" in record.getMessage()
+
+
+@pytest.mark.parametrize("trouble", ["a file in the path", "a folder that is read-only"])
+def test_an_out_that_cannot_be_written_is_refused_before_images_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], trouble: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    out = tmp_path / ("file" if trouble == "a file in the path" else "new") / "run"
+
+    def refuse(**_: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    if trouble == "a folder that is read-only":  # root may write everywhere else
+        monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(data, "load_splits", lambda _: pytest.fail("images are read"))
+    assert f"--out {out}" in fails(["train", f"--out={out}", "--device=cpu"], capsys)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+def test_an_empty_test_split_is_refused_before_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images, labels = np.zeros((40, 8, 8), np.uint8), np.arange(40) % 2
+    np.savez(tmp_path / "photos.npz", x_train=images, y_train=labels, x_test=images[:0], y_test=labels[:0])
+    line = fails(["train", f"--data.root={tmp_path / 'photos.npz'}", f"--out={tmp_path / 'run'}"], capsys)
+    assert "test split" in line
+    assert not (tmp_path / "run").exists()

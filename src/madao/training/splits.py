@@ -71,6 +71,7 @@ class Splits:
     digests: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
+        _check_test(self.test, self.name)
         if self.digests is None:
             object.__setattr__(self, "digests", _digests(self.train, self.validation))
 
@@ -164,6 +165,7 @@ def load_splits(config: DataConfig) -> Splits:
         UserError: The data set is missing or damaged, or settings do not suit it.
     """
     dataset = load_dataset(config)
+    _check_test(dataset.test, dataset.name)  # before images are decoded
     try:
         train, validation, indices = _set_aside(dataset, config)
         check_classes(train.targets, dataset.classes, "training")
@@ -197,6 +199,12 @@ def load_splits(config: DataConfig) -> Splits:
 
 def _digests(*images: Images | None) -> dict[str, str]:
     return {"labels": digest_labels(images), "order": digest_order(images)}
+
+
+def _check_test(test: Images | None, name: str) -> None:
+    """Raise if there is a test split without images. Training would fail when it ends, and whenever it is resumed."""
+    if test is not None and not len(test):
+        raise UserError(f"the test split of the data set {name} has no readable image; add images, or remove the split")
 
 
 def _set_aside(dataset: Dataset, config: DataConfig) -> tuple[Images, Images | None, Tensor | None]:
