@@ -150,7 +150,7 @@ def test_a_checkpoint_that_may_not_be_opened_is_not_taken_for_damaged(
 def save_until(folder: Path, stop: Event) -> None:
     """Save as quickly as possible, without waiting for the disk."""
     torch.set_num_threads(1)
-    os.fsync = lambda handle: None
+    os.fsync = lambda fd: None
     checkpoints, step = Checkpoints(folder), 2
     while not stop.is_set():
         step += 1
@@ -167,7 +167,8 @@ def test_who_reads_while_a_run_saves_gets_a_whole_checkpoint(tmp_path: Path, rea
     stop = processes.Event()
     process = processes.Process(target=save_until, args=(tmp_path, stop))
     process.start()
-    reader, steps = Checkpoints(tmp_path, writes=False), set()
+    reader = Checkpoints(tmp_path, writes=False)
+    steps: set[int] = set()
     try:
         while len(steps) < 3:  # it saves
             found = reader.load()

@@ -18,7 +18,7 @@ _LEFT = {"arriving.pt", "arriving.pt.part", "policy.json.part"}
 def save_for_ever(folder: Path, told: Connection) -> None:
     """Save the next step as quickly as possible, and tell each that is saved."""
     torch.set_num_threads(1)
-    os.fsync = lambda _: None  # a killed process loses nothing that it has written
+    os.fsync = lambda fd: None  # a killed process loses nothing that it has written
     checkpoints = Checkpoints(folder)
     found = checkpoints.load()
     step = 0 if found is None else int(found["step"])
@@ -30,7 +30,7 @@ def save_for_ever(folder: Path, told: Connection) -> None:
         told.send(step)
 
 
-@pytest.mark.parametrize("kills", [12, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [8, pytest.param(300, marks=pytest.mark.slow)])
 def test_killed_while_it_saves_a_run_has_a_whole_checkpoint(tmp_path: Path, kills: int) -> None:
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["madao.training.run.checkpoint"])

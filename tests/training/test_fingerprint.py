@@ -23,9 +23,8 @@ def in_memory(images: torch.Tensor, labels: list[int], masks: torch.Tensor | Non
     return InMemoryImages(images, torch.tensor(labels), masks)
 
 
-def fingerprint(root: Path, **changes: object) -> dict[str, object]:
-    config = dataclasses.replace(DataConfig(root=str(root), workers=0, size=8), **changes)
-    return load_splits(config).fingerprint()
+def fingerprint(root: Path, cache_gib: float = 8.0) -> dict[str, object]:
+    return load_splits(DataConfig(root=str(root), workers=0, size=8, cache_gib=cache_gib)).fingerprint()
 
 
 def folder(root: Path, count: int = 12) -> Path:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -34,8 +35,8 @@ def _identity(images: Images | None) -> bytes | memoryview:
     return b""
 
 
-def _bytes(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> memoryview:
-    return memoryview(np.ascontiguousarray(array).view(np.uint8)).cast("B")
+def _bytes(array: np.ndarray[Any, np.dtype[Any]]) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _digest(parts: Iterable[bytes | memoryview]) -> str:
