@@ -13,6 +13,10 @@ class UserError(MadaoError):
     """A setting, a file or a machine that cannot do what was asked."""
 
 
+class DamagedFileError(UserError):
+    """A file whose content is not what was written, or is of another kind."""
+
+
 class SharedError(UserError):
     """An error that every process of a training raises, so that only the first one has to report it."""
 

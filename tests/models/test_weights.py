@@ -88,7 +88,7 @@ class Hostile:
 def test_a_hostile_file_does_not_run(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     path = save({"state_dict": Hostile(trace)}, tmp_path / "weights.pt")
-    with pytest.raises(ModelError, match=r"cannot be read as tensors only [^\n]*$"):
+    with pytest.raises(ModelError, match=r"cannot read [^\n]*$"):
         build("small-cnn", 10, pretrained=path)
     assert not trace.exists()
     torch.load(path, weights_only=False)
@@ -102,8 +102,8 @@ def test_files_that_are_no_state_dict(tmp_path: Path) -> None:
     for path, message in (
         (tmp_path / "absent.pt", "there is no weights file"),
         (tmp_path, "there is no weights file"),
-        (text, "cannot be read"),
-        (empty, "cannot be read"),
+        (text, "cannot read"),
+        (empty, "cannot read"),
     ):
         with pytest.raises(ModelError, match=message):
             build("small-cnn", 10, pretrained=str(path))
@@ -129,3 +129,14 @@ def test_state_dicts_of_another_model(tmp_path: Path) -> None:
     ):
         with pytest.raises(ModelError, match=rf"{message}[^\n]*$"):
             build("small-cnn", 10, pretrained=save(content, tmp_path / "weights.pt"))
+
+
+def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    state = build("small-cnn", 5).state_dict()
+    path = tmp_path / "weights.pt"
+    save(state, path)
+    data = bytearray(path.read_bytes())
+    data[data.index(state["head.weight"].numpy().tobytes()) + 2] ^= 8
+    path.write_bytes(data)
+    with pytest.raises(ModelError, match="checksum"):
+        build("small-cnn", 5, pretrained=str(path))

@@ -9,8 +9,7 @@ from typing import Any, Literal
 from madao.cli.parser import call
 from madao.config.train_config import from_dict
 from madao.device.precision import set_precision
-from madao.errors import DataError, ModelError, UserError
-from madao.files import load_torch
+from madao.errors import DamagedFileError, DataError, ModelError, UserError, first_line
 from madao.inference.trained_on import trained_on_warning
 from madao.tasks import EvalResult
 from madao.training.builders.environment import pick_device
@@ -19,6 +18,8 @@ from madao.training.builders.policy import build_base_augmentation
 from madao.training.builders.task import build_task
 from madao.training.evaluate import evaluate_images
 from madao.training.linear_probe import LinearProtocol, linear_evaluation
+from madao.training.run.checkpoint import LAST
+from madao.training.run.contents import check_weights, fitting
 from madao.training.run.directory import RunDirectory
 from madao.training.splits import load_splits, on_device
 
@@ -62,10 +63,7 @@ def evaluate(
     data = config.data if root is None else dataclasses.replace(config.data, root=root)
     where = pick_device(device)
     autocast = set_precision(config.precision, where)
-    state: dict[str, Any] | None
-    state = load_torch(directory.best) if weights == "best" else directory.checkpoints.load()
-    if state is None:
-        raise UserError(f"{run} has no checkpoint yet")
+    state = _load_weights(directory, weights)
     splits, _ = on_device(load_splits(data), data, where)  # with the decoder of the run
     trained = len(state["classes"])
     if len(splits.classes) > trained:
@@ -83,12 +81,13 @@ def evaluate(
     if warning is not None:
         print(f"madao: {warning}", file=sys.stderr)
     # Normalise as in training, even if the images are others.
-    trained_on = json.loads((directory.path / "split.json").read_text())
-    splits = dataclasses.replace(splits, mean=tuple(trained_on["mean"]), std=tuple(trained_on["std"]))
+    mean, std = _statistics(directory, splits.channels)
+    splits = dataclasses.replace(splits, mean=mean, std=std)
     model = build_model(dataclasses.replace(config.model, pretrained=False), splits, config.task)
     average = state.get("average")
-    try:
+    with fitting(directory.path / "checkpoints" / f"{weights}.pt"):
         model.load_state_dict(average["module"] if average else state["model"])
+    try:
         standard = build_base_augmentation(config.augment, splits, 0)
         model.to(where)
         task = build_task(config, splits, model, standard, autocast=autocast)
@@ -114,6 +113,29 @@ def evaluate(
         f"{split} {called} {100 * found.error:.2f} % {_of(found)}, loss {found.loss:.4f}, "
         f"{weights} weights of {run} (epoch {state['epoch']})"
     )
+
+
+def _load_weights(directory: RunDirectory, weights: Literal["best", "last"]) -> dict[str, Any]:
+    """Return the content of a checkpoint, with the fields that evaluation needs."""
+    if weights == "best":
+        return directory.load_best()
+    state = directory.checkpoints.load()
+    if state is None:
+        raise UserError(f"{directory.path} has no checkpoint yet")
+    return check_weights(state, directory.checkpoints.folder / LAST)
+
+
+def _statistics(directory: RunDirectory, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the mean and standard deviation of each channel that the run was trained with."""
+    path = directory.path / "split.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        mean, std = (tuple(map(float, found[name])) for name in ("mean", "std"))
+    except (LookupError, OSError, TypeError, ValueError) as error:
+        raise DamagedFileError(f"cannot read mean and std of {path} ({first_line(error)}); restore the file") from None
+    if len(mean) != channels or len(std) != channels:
+        raise DamagedFileError(f"{path} has {len(mean)} means and {len(std)} deviations for {channels} channels")
+    return mean, std
 
 
 def _of(found: EvalResult) -> str:

@@ -13,6 +13,7 @@ from madao.data.datasets.folder import SUFFIXES
 from madao.data.image_files import read_image
 from madao.data.image_formats import MAX_PIXELS, limit_pixels, open_image
 from madao.errors import UserError
+from madao.files import replacing
 from madao.policy import FrozenPolicy, load_policy
 from madao.policy.display.contact_sheet import contact_sheet
 from madao.text import counted
@@ -65,7 +66,8 @@ def preview(
     except ValueError as error:  # for example, a fill for another number of channels
         raise UserError(f"{policy}: {error}") from None
     try:
-        sheet.save(output, format="PNG")
+        with replacing(Path(output).resolve()) as file:
+            sheet.save(file, format="PNG")
     except OSError as error:
         raise UserError(f"cannot write {output}: {error.strerror or error}") from None
     print(f"wrote {output}: {counted(len(batch), 'image')}, {counted(columns, 'draw')} each, policy {policy}")

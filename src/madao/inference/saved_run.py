@@ -10,7 +10,6 @@ from torch import nn
 
 from madao.config.train_config import from_dict
 from madao.errors import UserError
-from madao.files import load_torch
 from madao.inference.image_model import ImageModel
 from madao.inference.preprocessing import Preprocessing
 from madao.training.builders.model import build_named_model
@@ -46,7 +45,7 @@ class SavedRun:
             UserError: There is no such checkpoint, or it cannot be read.
         """
         name = name or self.config.eval_checkpoint
-        state = load_torch(self.directory.best) if name == "best" else self.directory.checkpoints.load()
+        state = self.directory.load_best() if name == "best" else self.directory.checkpoints.load()
         if not isinstance(state, dict):
             raise UserError(f"{self.directory.path} has no {name} checkpoint yet; wait for the end of its first epoch")
         return state

@@ -4,10 +4,10 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from madao.errors import ModelError, first_line
+from madao.errors import ModelError, UserError, first_line
+from madao.files import load_torch
 from madao.models.layers import first_convolution, heads, spread_channels
 
 
@@ -24,14 +24,15 @@ def load_file(model: nn.Module, path: str) -> None:
     if not Path(path).is_file():
         raise ModelError(f"there is no weights file {path}; set `model.pretrained` to a state dict saved by torch.save")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged or hostile file can raise anything
-        remedy = "save model.state_dict() with torch.save"
-        raise ModelError(f"{path} cannot be read as tensors only ({first_line(error)}); {remedy}") from error
+        content = load_torch(Path(path))
+    except UserError as error:
+        raise ModelError(f"{error}; save model.state_dict() with torch.save") from None
     for key in ("model", "state_dict"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+    if not isinstance(content, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
+    ):
         raise ModelError(f"{path} holds no state dict of names and tensors; save model.state_dict() with torch.save")
     load(model, content, path)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from madao.errors import PolicyFileError
+from madao.files import replacing
 from madao.ops import Operation
 from madao.ops.checks import check_fill
 from madao.ops.geometric import Fill
@@ -97,14 +98,9 @@ class PolicySpec:
         return spec_json.write(spec_json.Contents(**vars(self)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the JSON file. A crash leaves the old file or the new one, never a part."""
-        path = Path(path)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        try:
-            temporary.write_text(self.dumps(), encoding="utf-8")
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        """Write the JSON file, in a new folder if need be. A crash leaves the old file or the new one, never a part."""
+        with replacing(Path(path), concurrent=True) as file:
+            file.write(self.dumps().encode())
 
     @classmethod
     def loads(cls, text: str) -> "PolicySpec":

@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from madao.files import replacing
 from madao.report.chart_model import COLOURS, Chart, Panel, Series
 
 # The colours of page.css on white.
@@ -28,7 +29,6 @@ def write_figures(charts: dict[str, Chart], folder: Path) -> list[Path]:
     # Not pyplot, which needs a screen and changes the user's settings.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    folder.mkdir(parents=True, exist_ok=True)
     written = []
     for place, chart in charts.items():
         figure = _draw(chart)
@@ -36,7 +36,8 @@ def write_figures(charts: dict[str, Chart], folder: Path) -> list[Path]:
         for suffix in (".png", ".svg"):
             path = folder / (place + suffix)
             metadata = {"Date": None} if suffix == ".svg" else None
-            figure.savefig(path, dpi=110, metadata=metadata)
+            with replacing(path) as file:
+                figure.savefig(file, format=suffix[1:], dpi=110, metadata=metadata)
             figure.set_layout_engine("none")  # the SVG is laid out as the PNG was
             written.append(path)
     return written

@@ -1,7 +1,7 @@
 """The images of a run: loaded, split, and moved to the device of training."""
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -28,6 +28,7 @@ from madao.data.lazy_images import SkippedImage
 from madao.data.split import missing_classes
 from madao.errors import DataError, DatasetNotFoundError, UserError
 from madao.text import counted, nearest
+from madao.training.fingerprint import digest_labels, digest_order
 
 _OWN_SIZE = ("cifar10", "cifar100", "svhn", "npz", "digits", "shapes")
 """Data sets whose images have one size: the model sees them whole."""
@@ -58,6 +59,8 @@ class Splits:
             validation images.
         skipped: Images and folders that could not be read and were left out before training.
         notes: Lines for people about files that were not used as they may expect.
+        digests: Digests of labels and order, by which a resumed run recognises its images. By default those of `train`
+            and `validation`.
     """
 
     name: str
@@ -72,6 +75,11 @@ class Splits:
     validation_indices: Tensor | None
     skipped: tuple[SkippedImage, ...] = ()
     notes: tuple[str, ...] = ()
+    digests: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.digests is None:
+            object.__setattr__(self, "digests", _digests(self.train, self.validation))
 
     def fingerprint(self) -> dict[str, object]:
         """Return a short description, different for different images."""
@@ -81,6 +89,7 @@ class Splits:
             "validation": 0 if self.validation is None else len(self.validation),
             "mean": list(self.mean),
             "std": list(self.std),
+            **(self.digests or {}),
         }
 
     def on(self, device: torch.device, decode: bool = False) -> "Splits":
@@ -193,6 +202,7 @@ def load_splits(config: DataConfig, dataset: Dataset | None = None) -> Splits:
         check_classes(train.targets, dataset.classes, "training")
         if validation is not None:
             check_classes(validation.targets, dataset.classes, "validation")
+        digests = _digests(train, validation)  # the same whether the files are decoded now or later
         skipped = list(dataset.skipped)
         train = _in_memory(train, config, skipped, "training")
         validation, test = (
@@ -217,7 +227,12 @@ def load_splits(config: DataConfig, dataset: Dataset | None = None) -> Splits:
         validation_indices=indices,
         skipped=tuple(skipped),
         notes=dataset.notes,
+        digests=digests,
     )
+
+
+def _digests(*images: Images | None) -> dict[str, str]:
+    return {"labels": digest_labels(images), "order": digest_order(images)}
 
 
 def set_aside(dataset: Dataset, config: DataConfig) -> tuple[Images, Images | None, Tensor | None]:

@@ -9,7 +9,6 @@ from torch import Tensor
 from madao.data import Images
 from madao.distributed.launch import rank_zero_first
 from madao.errors import DataError, SharedError, UserError
-from madao.files import load_torch
 from madao.models.fine_tuning import freeze_norms
 from madao.tasks import EvalResult
 from madao.training.evaluate import evaluate_images
@@ -18,6 +17,7 @@ from madao.training.monitor.advice import loader_advice, memory_advice
 from madao.training.monitor.loggers import TensorBoardLogger
 from madao.training.monitor.profiler import timing_row
 from madao.training.run.artifacts import record_images, record_policy
+from madao.training.run.contents import fitting
 from madao.training.run.result import FILE, Result, preferences
 from madao.training.run.skipped import SkippedRecord
 from madao.training.run.state import Run
@@ -67,8 +67,6 @@ class Trainer:
             raise
         finally:
             run.console.stop()
-            if self.logger is not None:
-                self.logger.close()
             run.directory.release()
 
     def setup(self) -> None:
@@ -224,8 +222,9 @@ class Trainer:
         run = self.run
         epoch, error = run.epoch, run.validation_error
         if run.config.eval_checkpoint == "best" and run.best is not None:
-            best = rank_zero_first(run.ranks, lambda: load_torch(run.directory.best))
-            run.evaluated.load_state_dict(best["model"])
+            best = rank_zero_first(run.ranks, run.directory.load_best)
+            with fitting(run.directory.best):
+                run.evaluated.load_state_dict(best["model"])
             epoch, error = best["epoch"], best["validation_error"]
         test = None if run.splits.test is None else self.evaluate(run.splits.test)
         self.skipped.update()

@@ -1,8 +1,13 @@
 """Loggers: a run's scalars in other services, here TensorBoard.
 
-`Trainer` creates the logger, calls `write` after every epoch and `close` at the end.
+`Trainer` creates the logger and calls `write` after every epoch.
 """
 
+import io
+import logging
+import os
+import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,9 +15,13 @@ from typing import Any
 from madao.outer.outer_step import OuterStep
 from madao.policy import AugmentationPolicy, Policy
 
+_LOGGER = logging.getLogger("madao")
+
 
 class TensorBoardLogger:
-    """A writer of scalars for TensorBoard.
+    """A writer of scalars for TensorBoard. A run does not depend on it: if it cannot write, it warns.
+
+    torch's `SummaryWriter` writes in a thread, which dies for good once it cannot write, and then ends the run.
 
     Args:
         folder: The folder of the event files.
@@ -20,9 +29,11 @@ class TensorBoardLogger:
     """
 
     def __init__(self, folder: Path, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # slow to import
+        from tensorboard.summary.writer.record_writer import RecordWriter  # slow to import, and early if it is missing
 
-        self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+        self._record_writer = RecordWriter
+        self._file = folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
+        self._resumed_at = step
 
     def write(
         self, step: int, row: Mapping[str, Any], policy: AugmentationPolicy | None, outer: OuterStep | None
@@ -47,10 +58,31 @@ class TensorBoardLogger:
                 value = getattr(outer.stats, name)
                 if value is not None:
                     scalars[f"hypergradient/{name}"] = value
-        for name, value in scalars.items():
-            self._writer.add_scalar(name, value, step)
-        self._writer.flush()
+        try:
+            self._append(step, scalars)
+        except OSError as error:
+            _LOGGER.warning(
+                "cannot write to %s (%s); TensorBoard lacks step %d, the run goes on", self._file, error.strerror, step
+            )
 
-    def close(self) -> None:
-        """Flush and close the files."""
-        self._writer.close()
+    def _append(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Add a record for each scalar; begin a file if there is none, as at first, or after its deletion."""
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        now, events = time.time(), []
+        if not self._file.exists():
+            events.append(Event(wall_time=now, file_version="brain.Event:2"))
+            if self._resumed_at:
+                log = SessionLog(status=SessionLog.START)
+                events.append(Event(wall_time=now, step=self._resumed_at + 1, session_log=log))
+        for name, value in scalars.items():
+            summary = Summary(value=[Summary.Value(tag=name, simple_value=value)])
+            events.append(Event(wall_time=now, step=step, summary=summary))
+        records = io.BytesIO()
+        writer = self._record_writer(records)
+        for event in events:
+            writer.write(event.SerializeToString())
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.open("ab") as file:
+            file.write(records.getvalue())

@@ -8,13 +8,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from madao.errors import UserError
-from madao.files import load_torch, save_torch, sync_folder
+from madao.errors import DamagedFileError
+from madao.files import read_torch, save_torch, sync_folder
 
 _LOGGER = logging.getLogger("madao")
 
 LAST = "last.pt"
 PREVIOUS = "previous.pt"
+DAMAGED = "damaged.pt"
 
 
 class Checkpoints:
@@ -27,6 +28,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, writes: bool = True) -> None:
         self.folder, self.writes = folder, writes
+        self._last_is_damaged = False
 
     @property
     def empty(self) -> bool:
@@ -41,7 +43,9 @@ class Checkpoints:
         arriving = self.folder / "arriving.pt"
         save_torch(arriving, state)
         if last.exists():
-            os.replace(last, self.folder / PREVIOUS)
+            # A damaged checkpoint must not take the place of the good one before it.
+            os.replace(last, self.folder / (DAMAGED if self._last_is_damaged else PREVIOUS))
+            self._last_is_damaged = False
         # A process that is killed here leaves only the previous one, which `load` finds.
         os.replace(arriving, last)
         sync_folder(self.folder)
@@ -52,26 +56,28 @@ class Checkpoints:
             (self.folder / PREVIOUS).unlink(missing_ok=True)
 
     def load(self) -> dict[str, Any] | None:
-        """Return the newest checkpoint that can be read; None if there is no checkpoint.
+        """Return the newest checkpoint that can be read; None if there is no checkpoint. No file changes.
 
         Raises:
-            UserError: There are checkpoints, and none of them can be read.
+            DamagedFileError: There are checkpoints, and all of them are damaged.
+            OSError: A checkpoint cannot be opened, which does not mean that it is damaged.
         """
-        problems = []
+        damaged = []
         for name in (LAST, PREVIOUS):
             path = self.folder / name
-            if not path.exists():
-                continue
             try:
-                state: dict[str, Any] = load_torch(path)
-            except UserError as error:
-                problems.append(error)
+                state: Any = read_torch(path)
+                if not isinstance(state, dict):
+                    raise DamagedFileError(f"{path} holds a {type(state).__name__}, expected a checkpoint")
+            except FileNotFoundError:
                 continue
-            if problems:
-                _LOGGER.warning("%s; going on from the one before it, %s", problems[0], path)
-                # Otherwise the next save would keep the damaged one as the previous, in place of the good one.
-                os.replace(self.folder / LAST, self.folder / "damaged.pt")
+            except DamagedFileError as error:
+                damaged.append(error)
+                continue
+            if damaged:
+                _LOGGER.warning("%s; going on from the one before it, %s", damaged[0], path)
+            self._last_is_damaged = bool(damaged)
             return state
-        if problems:
-            raise problems[0]
+        if damaged:
+            raise damaged[0]
         return None

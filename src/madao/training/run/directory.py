@@ -2,6 +2,7 @@
 
 import csv
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -14,8 +15,9 @@ from madao.config.train_config import Plain, TrainConfig, free_settings, from_di
 from madao.distributed.group import ProcessGroup
 from madao.distributed.launch import rank_zero_first
 from madao.errors import UserError
-from madao.files import replacing, save_torch
+from madao.files import load_torch, replacing, save_torch
 from madao.training.run.checkpoint import Checkpoints
+from madao.training.run.contents import check_weights
 from madao.training.run.environment import describe_environment
 from madao.training.run.tables import TABLES, append_rows, append_text, rewind_json_lines, rewind_table
 
@@ -129,6 +131,14 @@ class RunDirectory:
         if self.writes:
             save_torch(self.best, weights)
 
+    def load_best(self) -> dict[str, Any]:
+        """Return the best weights, with their classes, epoch and validation error.
+
+        Raises:
+            UserError: There are none, or the file is damaged.
+        """
+        return check_weights(load_torch(self.best), self.best)
+
     def rewind(self, epoch: int) -> None:
         """Drop the rows after `epoch`, which the run will write again."""
         if self.writes:
@@ -157,10 +167,26 @@ def run_directory(config: TrainConfig, data: str, model: str) -> Path:
 
 
 def check_directory(config: TrainConfig, ranks: ProcessGroup) -> None:
-    """Raise `UserError`, in every process, if `out` holds another run."""
-    out = config.out
-    if out is not None:
-        rank_zero_first(ranks, lambda: RunDirectory(Path(out)).check(config))
+    """Raise `UserError`, in every process, if `out` holds another run or cannot be written."""
+
+    def check() -> None:
+        out = Path("runs") if config.out is None else Path(config.out)
+        if config.out is not None:
+            RunDirectory(out).check(config)
+        _check_writable(out)
+
+    rank_zero_first(ranks, check)
+
+
+def _check_writable(folder: Path) -> None:
+    """Raise `UserError` unless a file can be written to a folder, or to the one where it will be created."""
+    there = next((each for each in (folder, *folder.absolute().parents) if each.exists()), folder)
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"cannot write to `out={folder}` ({there}: {reason}); choose another `out`") from None
 
 
 def lock(folder: Path) -> IO[str] | None:

@@ -1,6 +1,7 @@
 """The parts of a run, and the contents of its checkpoints (`Run.state_dict`)."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from madao.training.monitor.console import Console
 from madao.training.monitor.metrics import EpochMetrics
 from madao.training.monitor.profiler import Profiler
 from madao.training.outer_loop import OuterLoop
+from madao.training.run.contents import check_optimizer, check_state, check_structure, fitting
 from madao.training.run.directory import RunDirectory
 from madao.training.splits import Splits
 
@@ -126,9 +128,14 @@ class Run:
         """Restore a saved state.
 
         Raises:
-            UserError: The state is of another version of madao, or of a run on other images.
+            UserError: The state is of another version of madao, of another model, or of a run on other images.
         """
-        self._check(state)
+        path = self.directory.checkpoints.folder
+        with fitting(path):
+            self._check(state, path)
+            self._restore(state)
+
+    def _restore(self, state: dict[str, Any]) -> None:
         self.epoch, self.step, self.best = state["epoch"], state["step"], state["best"]
         self.validation_error = state["validation_error"]
         for name, part in self._parts().items():
@@ -161,16 +168,25 @@ class Run:
             "average": self.ema,
         }
 
-    def _check(self, state: dict[str, Any]) -> None:
-        if state.get("format") != FORMAT:
+    def _check(self, state: Any, path: Path) -> None:
+        """Raise unless the state is that of a run on these images, and fits the parts of this one."""
+        if isinstance(state, dict) and state.get("format") != FORMAT:
             raise UserError(
                 f"the checkpoint in {self.directory.path} has the format {state.get('format')!r}, this version of "
                 f"madao reads {FORMAT}; resume it with the version that wrote it"
             )
+        epochs = self.config.epochs
+        check_state(state, path, epochs, epochs * self.steps_per_epoch)
         here = self.splits.fingerprint()
         for name, before in state["data"].items():
-            if here[name] != before:
+            if here.get(name) != before:
                 raise UserError(
                     f"the images are not those that the run in {self.directory.path} began with: {name} was "
-                    f"{before!r} and is {here[name]!r}; bring them back, or begin a new run in another `out`"
+                    f"{before!r} and is {here.get(name)!r}; bring them back, or begin a new run in another `out`"
                 )
+        for name, part in self._parts().items():
+            if part is not None and state.get(name) is not None:
+                check_structure(state[name], part.state_dict(), name, path)
+        check_optimizer(state["optimizer"], self.optimizer, "optimizer", path)
+        if self.outer_loop is not None:
+            check_optimizer(state["learning"]["optimizer"], self.outer_loop.outer.optimizer, "learning.optimizer", path)

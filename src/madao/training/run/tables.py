@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from madao.files import replacing
+from madao.files import naming, replacing
 
 METRICS = (
     "epoch",
@@ -38,7 +38,7 @@ def append_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def append_text(path: Path, text: str) -> None:
     """Add text to a file and sync it to the disk."""
-    with path.open("a", encoding="utf-8") as file:
+    with naming(path), path.open("a", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
