@@ -80,7 +80,7 @@ def current_config(config: Mapping[str, Any]) -> dict[str, Any]:
             after = found.setdefault(section, {}) if section else found
             after[new] = before.pop(name)
     augment = found.get("augment")
-    if isinstance(augment, dict) and "method" in augment:
+    if isinstance(augment, dict) and isinstance(augment.get("method"), str):
         augment["method"] = current_method(augment["method"])
     return current_settings(found)
 

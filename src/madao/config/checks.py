@@ -1,6 +1,16 @@
 """Checks of the range of a setting."""
 
+import dataclasses
+import math
+from typing import Any
+
 from madao.errors import UserError
+
+_LARGEST = 3.4e38
+"""What a float32 holds; models, optimizers and policies compute in float32."""
+_LARGEST_INTEGER = 2**62
+_UNBOUNDED = ("data.cache_gib", "checkpoint_minutes", "optimizer.clip", "outer.clip")
+"""Settings for which infinity means no limit."""
 
 
 def at_least(name: str, value: float | None, least: float) -> None:
@@ -14,3 +24,23 @@ def fraction(name: str, value: float) -> None:
     """Raise `UserError` unless 0 ≤ value < 1."""
     if not 0 <= value < 1:
         raise UserError(f"`{name}` must be at least 0 and below 1, got {value}")
+
+
+def check_numbers(settings: Any, prefix: str = "") -> None:
+    """Raise `UserError` if a number among the settings of a dataclass, or of its sections, is too large to compute with.
+
+    Args:
+        settings: The dataclass.
+        prefix: The section, with a dot behind it.
+    """
+    for field in dataclasses.fields(settings):
+        name, value = prefix + field.name, getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            check_numbers(value, f"{name}.")
+            continue
+        for number in value if isinstance(value, list) else value.values() if isinstance(value, dict) else (value,):
+            if isinstance(number, float) and math.isinf(number) and name in _UNBOUNDED:
+                continue
+            largest = _LARGEST if isinstance(number, float) else _LARGEST_INTEGER
+            if isinstance(number, int | float) and abs(number) > largest:
+                raise UserError(f"`{name}` must be at most {largest:.2g}, got {number:g}")

@@ -10,6 +10,7 @@ import torch
 import yaml
 
 from madao.config.aliases import old_names
+from madao.config.plain_yaml import read_yaml_file
 from madao.config.train_config import Plain, TrainConfig, free_settings, from_dict, to_dict
 from madao.distributed.group import ProcessGroup
 from madao.distributed.launch import rank_zero_first
@@ -88,10 +89,10 @@ class RunDirectory:
             UserError: The file is damaged.
         """
         try:
-            saved = yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8"))
+            saved = read_yaml_file(self.path / "config.yaml")
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (yaml.YAMLError, UnicodeDecodeError):
+        except UserError:
             saved = None
         if not isinstance(saved, dict):
             raise UserError(f"{self.path / 'config.yaml'} is damaged; remove the directory or choose another `out`")
