@@ -336,7 +336,7 @@ def to_dict(config: TrainConfig) -> Plain:
 def from_dict(plain: Plain) -> TrainConfig:
     """Return the configuration that dictionaries, lists and numbers describe; missing settings have their defaults."""
     plain = current_config(plain)
-    for _, problem in problems(plain, SETTINGS):
+    for problem in problems(plain, SETTINGS):
         raise UserError(f"these settings are damaged, or were written by another version of madao: {problem}")
     parts = {"data": DataConfig, "task": TaskConfig, "model": ModelConfig, "augment": AugmentConfig}
     parts |= {"optimizer": OptimizerConfig, "outer": OuterConfig, "speed": SpeedConfig}

@@ -20,8 +20,8 @@ def names_of(kind: type[Any]) -> dict[str, Any]:
     }
 
 
-def problems(settings: Any, known: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the dotted name of each setting that is unknown or of another type, with a message.
+def problems(settings: Any, known: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield a message for each setting that is unknown or of another type.
 
     Args:
         settings: The settings, from a file.
@@ -29,17 +29,34 @@ def problems(settings: Any, known: Mapping[str, Any], prefix: str = "") -> Itera
         prefix: The section, with a dot behind it.
     """
     if not isinstance(settings, Mapping):
-        yield prefix[:-1], f"`{prefix[:-1]}`: expected settings by name, got {printable(repr(settings), 80)}"
+        yield f"`{prefix[:-1]}`: expected settings by name, got {printable(repr(settings), 80)}"
         return
     for key, value in settings.items():
-        name = f"{prefix}{key}"
-        expected = known.get(key)
-        if expected is None:
-            yield name, f"unknown setting {nearest(name, [prefix + each for each in known])}"
-        elif isinstance(expected, Mapping):
+        name, expected = f"{prefix}{key}", known.get(key)
+        if isinstance(expected, Mapping):
             yield from problems(value, expected, f"{name}.")
+        elif expected is None:
+            yield f"unknown setting {nearest(name, [prefix + each for each in known])}"
         elif not is_of(value, expected):
-            yield name, f"`{name}`: expected {words(expected)}, got {printable(repr(value), 80)}"
+            yield f"`{name}`: expected {words(expected)}, got {printable(repr(value), 80)}"
+
+
+def checked(
+    settings: Mapping[str, Any], known: Mapping[str, Any], prefix: str = ""
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings without those of another type, and a message for each of these. Unknown ones are kept."""
+    kept: dict[str, Any] = {}
+    messages: list[str] = []
+    for key, value in settings.items():
+        expected = known.get(key)
+        if isinstance(expected, Mapping) and isinstance(value, Mapping):
+            kept[key], inner = checked(value, expected, f"{prefix}{key}.")
+            messages += inner
+        elif expected is None or not (found := [*problems({key: value}, known, prefix)]):
+            kept[key] = value
+        else:
+            messages += found
+    return kept, messages
 
 
 def is_of(value: Any, expected: Any) -> bool:
