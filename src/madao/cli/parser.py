@@ -13,6 +13,7 @@ import jsonargparse
 import yaml
 
 from madao.config.aliases import current_arguments, current_config
+from madao.config.checks import is_writable
 from madao.config.plain_yaml import check_plain_yaml, read_yaml, read_yaml_file
 from madao.config.train_config import NOT_OPTIONS, TrainConfig
 from madao.errors import UserError
@@ -23,10 +24,8 @@ _read_yaml = jsonargparse.get_loader("yaml")
 
 def _read_value(text: str) -> Any:
     """Read a value of an option or of a file. A lone ~ is the home folder, as in a shell; the word null is no value."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # a path that is no UTF-8, so no YAML either
-        return text
+    if not is_writable(text):  # a path that is no UTF-8, or the list of such paths that `_named` makes
+        return json.loads(text) if text.startswith('["') else text
     check_plain_yaml(text)
     return text if text.strip() == "~" else _read_yaml(text)
 

@@ -26,8 +26,8 @@ def fraction(name: str, value: float) -> None:
         raise UserError(f"`{name}` must be at least 0 and below 1, got {value}")
 
 
-def check_numbers(settings: Any, prefix: str = "") -> None:
-    """Raise `UserError` if a number among the settings of a dataclass, or of its sections, is too large to compute with.
+def check_values(settings: Any, prefix: str = "") -> None:
+    """Raise `UserError` if a number of a dataclass is too large to compute with, or a text cannot be written to a file.
 
     Args:
         settings: The dataclass.
@@ -36,11 +36,24 @@ def check_numbers(settings: Any, prefix: str = "") -> None:
     for field in dataclasses.fields(settings):
         name, value = prefix + field.name, getattr(settings, field.name)
         if dataclasses.is_dataclass(value):
-            check_numbers(value, f"{name}.")
+            check_values(value, f"{name}.")
             continue
+        if isinstance(value, str) and not is_writable(value):
+            raise UserError(
+                f"`{name}` must be UTF-8, as files of settings are, got {value!r}; rename the file or folder"
+            )
         for number in value if isinstance(value, list) else value.values() if isinstance(value, dict) else (value,):
             if isinstance(number, float) and math.isinf(number) and name in _UNBOUNDED:
                 continue
             largest = _LARGEST if isinstance(number, float) else _LARGEST_INTEGER
             if isinstance(number, int | float) and abs(number) > largest:
                 raise UserError(f"`{name}` must be at most {largest:.2g}, got {number:g}")
+
+
+def is_writable(text: str) -> bool:
+    """Return whether a text has no lone surrogates, which stand for bytes of a path that are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

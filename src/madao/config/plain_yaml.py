@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from madao.config.checks import is_writable
 from madao.errors import UserError
 
 _LARGEST = 250_000
@@ -75,7 +76,7 @@ def check_plain_yaml(text: str) -> None:
     """Raise `yaml.YAMLError` if YAML text is more than plain data, without building its content."""
     if len(text) > _LARGEST:
         raise PlainYamlError(f"expected settings of at most {_LARGEST:,} characters, got {len(text):,} or more")
-    if not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text):
+    if not is_writable(text):
         raise PlainYamlError("expected text, got bytes that are not UTF-8")
     depth = 0
     for event in yaml.parse(text, _Loader):

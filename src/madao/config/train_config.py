@@ -5,7 +5,7 @@ import os
 from typing import Any, Literal
 
 from madao.config.aliases import current_config, current_method
-from madao.config.checks import at_least, check_numbers, fraction
+from madao.config.checks import at_least, check_values, fraction
 from madao.config.fields import names_without, setting
 from madao.config.outer_config import OuterConfig as OuterConfig
 from madao.config.typed import names_of, problems
@@ -314,7 +314,7 @@ class TrainConfig:
             at_least(name, getattr(self, name), 1)
         at_least("checkpoint_minutes", self.checkpoint_minutes, 0)
         fraction("ema", self.ema)
-        check_numbers(self)
+        check_values(self)
         if self.out is not None:
             object.__setattr__(self, "out", os.path.expanduser(self.out))
         if self.sync_batch_norm and self.task.name == "moco":

@@ -119,7 +119,7 @@ def _read(data: Any) -> Contents:
         raise PolicyFileError(f"version: expected a whole number from 1 to {VERSION}, got {shown(version)}")
     if version > VERSION:
         raise PolicyFileError(
-            f"version: the file has version {version} and this madao reads up to {VERSION}; upgrade madao, or save the "
+            f"version: the file has version {shown(version)} and this madao reads up to {VERSION}; upgrade madao, or save the "
             "policy again with this one"
         )
     newer = {1: (), 2: ("classes",), 3: ("network",), 4: (_JITTER,)}[version]

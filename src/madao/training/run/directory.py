@@ -103,7 +103,8 @@ class RunDirectory:
         if not self.writes:
             return
         with replacing(self.path / name) as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            # Names of folders may hold lone surrogates. Only JSON has them; it reads them back.
+            file.write(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
 
     def write_json(self, name: str, content: Any) -> None:
         """Replace a JSON file."""
