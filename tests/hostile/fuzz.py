@@ -48,7 +48,8 @@ def fuzz_policy(folder: Path, source: random.Random) -> None:
         if not policy(images).isfinite().all():
             raise FloatingPointError("an augmented image is not finite")
         policy((255 * images).to(torch.uint8))
-    assert str(spec) and sentence(spec)
+    assert str(spec)
+    assert sentence(spec)
     assert madao.PolicySpec.loads(spec.dumps()) == spec
     compile(export(spec, "python", "fuzzed").encode(), "fuzzed.py", "exec")
 
@@ -276,6 +277,7 @@ class Worker:
         assert self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)
         self.seed: int | None = None
+        self.next = first
         self.since, self.computed, self.memory, self.rest = time.monotonic(), 0.0, 0, b""
 
     def poll(self) -> list[dict[str, Any]]:
@@ -291,12 +293,15 @@ class Worker:
                 self.computed, self.memory = self._usage()
             else:
                 found.append(event)
-                self.seed = None
-        if self.seed is not None and (problem := self._problem()) is not None:
-            failure = {"seed": self.seed, "target": [*TARGETS][self.seed % len(TARGETS)], "error": problem}
-            found.append({"ends": self.seed, "failure": failure})
+                self.seed, self.next = None, event["ends"] + self.stride
+        ended = self.process.poll()
+        problem = self._problem() if ended is None else f"the process ended with {ended}"
+        if problem is not None:
+            seed = self.next if self.seed is None else self.seed
+            failure = {"seed": seed, "target": [*TARGETS][seed % len(TARGETS)], "error": problem}
+            found.append({"ends": seed, "failure": failure})
             self.stop()
-            self._start(self.seed + self.stride)
+            self._start(seed + self.stride)
         return found
 
     def stop(self) -> None:
@@ -305,25 +310,33 @@ class Worker:
         self.process.wait()
 
     def _problem(self) -> str | None:
-        if self.process.poll() is not None:
-            return f"the process ended with {self.process.returncode}"
+        if self.seed is None:
+            return None
         computed, memory = self._usage()
         if computed - self.computed > 2 * SECONDS:
             return f"more than {2 * SECONDS:g} s of computing"
         if memory - self.memory > BYTES:
             return f"{(memory - self.memory) / 2**20:.0f} MiB more memory"
-        if computed - self.computed < 1 and time.monotonic() - self.since > WAITING:
+        if self._sleeps() and time.monotonic() - self.since > WAITING:
             return f"{WAITING:g} s of waiting"
         return None
 
+    def _sleeps(self) -> bool:
+        """Return whether the process waits for something else than a processor."""
+        return self._stat()[0] in "SD"
+
     def _usage(self) -> tuple[float, int]:
         """Return the seconds that the process has computed, and its memory in bytes."""
-        try:
-            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return 0.0, 0
+        fields = self._stat()
         ticks, pages = int(fields[11]) + int(fields[12]), int(fields[21])
         return ticks / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE")
+
+    def _stat(self) -> list[str]:
+        """Return the fields of /proc/PID/stat from the state on; zeros if the process has ended."""
+        try:
+            return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return ["0"] * 30
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """A stranger's configuration is only read: it imports nothing, opens nothing, and is small and plain or refused."""
 
+import itertools
 import sys
 import time
 from pathlib import Path
@@ -44,7 +45,7 @@ NAMING_A_FILE = [
 BOMBS = {
     "billion laughs": "a: &a [x, x, x, x, x, x, x, x]\n"
     + "\n".join(
-        f"{b}: &{b} [*{a}, *{a}, *{a}, *{a}, *{a}, *{a}, *{a}, *{a}]" for a, b in zip("abcdefghi", "bcdefghij")
+        f"{b}: &{b} [*{a}, *{a}, *{a}, *{a}, *{a}, *{a}, *{a}, *{a}]" for a, b in itertools.pairwise("abcdefghij")
     ),
     "recursive list": "augment: {exclude: &a [*a]}",
     "recursive mapping": "&a {data: *a}",

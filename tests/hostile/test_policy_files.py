@@ -77,6 +77,7 @@ def with_value(*path: str | int) -> Callable[[Any], Callable[[Any], str]]:
     return place
 
 
+MANY = "".join(f', "a{number}": 1' for number in range(200_000))
 LONG = "\x1b[2J" + "x" * 10_000_000
 HOSTILE: dict[str, Callable[[Any], str]] = {
     "a name of 10 MB": lambda found: renamed(found, LONG),
@@ -86,9 +87,7 @@ HOSTILE: dict[str, Callable[[Any], str]] = {
     "a list as range": with_value("operations", "Rotate", "range")([1] * 1_000_000),
     "a list as version": with_value("version")([LONG]),
     "a number of 4,000 digits": with_value("version")(10**4_000),
-    "a name twice": lambda found: (
-        json.dumps(found)[:-1] + "".join(f', "a{i}": 1' for i in range(200_000)) + ', "a1": 1}'
-    ),
+    "a name twice": lambda found: json.dumps(found)[:-1] + ', "a": 1' * 2 + f"{MANY}}}",
     "deep": deep,
     "100 MB": lambda found: json.dumps(found) + " " * 100_000_000,
     "a name that clears the screen": lambda found: renamed(found, "Rotate\x1b[2J"),

@@ -166,9 +166,7 @@ def test_the_report_names_what_it_could_not_read(intact: Path, tmp_path: Path) -
     found = read_run(run)
     assert dict(found.result) == {"epoch": 4, "test_loss": 0.5}
     assert [message for message in found.missing if "test_error" in message]
-    run = damage(
-        intact, tmp_path, "config.yaml", b"{epochs: many, seed: 3, data: {size: [1]}, augment: {method: base}}"
-    )
+    run = damage(intact, tmp_path, "config.yaml", b"{epochs: many, seed: 3, data: {size: []}, augment: {method: base}}")
     found = read_run(run)
     assert (found.setting("epochs"), found.setting("seed"), found.method) == (None, 3, "base")
     assert len([message for message in found.missing if message.startswith("config.yaml")]) == 2

@@ -29,19 +29,17 @@ def test_class_names_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for name in (f"cat{CLEAR}", "[bold]dog\nowl", "\udcffbird"):
         (tmp_path / "photos" / name).mkdir(parents=True)
         for number in range(4):
-            Image.fromarray(np.full((8, 8, 3), 60 * number, np.uint8)).save(
-                tmp_path / "photos" / name / f"{number}.png"
-            )
-    arguments = ["--data.root", str(tmp_path / "photos"), "--data.size", "8", "--out", str(tmp_path / f"run{CLEAR}")]
+            picture = Image.fromarray(np.full((8, 8, 3), 60 * number, np.uint8))
+            picture.save(tmp_path / "photos" / name / f"{number}.png")
+    run, policy = str(tmp_path / f"run{CLEAR}"), str(tmp_path / f"{CLEAR}.json")
+    arguments = ["--data.root", str(tmp_path / "photos"), "--data.size", "8", "--out", run]
     more = ["--epochs", "1", "--tensorboard", "false", "--device", "cpu", "--data.workers", "0", "--batch_size", "4"]
     assert main(["train", *arguments, *more]) == 0
     printed = capsys.readouterr()
     check_harmless(printed.out + printed.err)
     assert r"cat\x1b[2J" in printed.out
-    assert main(["report", str(tmp_path / f"run{CLEAR}"), "--figures", "false"]) == 0
-    assert (
-        main(["export", str(tmp_path / f"run{CLEAR}"), "--to", "json", "--out", str(tmp_path / f"{CLEAR}.json")]) == 0
-    )
+    assert main(["report", run, "--figures", "false"]) == 0
+    assert main(["export", run, "--to", "json", "--out", policy]) == 0
     printed = capsys.readouterr()
     check_harmless(printed.out + printed.err)
 

@@ -27,7 +27,7 @@ def fraction(name: str, value: float) -> None:
 
 
 def check_values(settings: Any, prefix: str = "") -> None:
-    """Raise `UserError` if a number of a dataclass is too large to compute with, or a text cannot be written to a file.
+    """Raise `UserError` if a setting is a number too large to compute with, or a text that no file can hold.
 
     Args:
         settings: The dataclass.
@@ -39,9 +39,7 @@ def check_values(settings: Any, prefix: str = "") -> None:
             check_values(value, f"{name}.")
             continue
         if isinstance(value, str) and not is_writable(value):
-            raise UserError(
-                f"`{name}` must be UTF-8, as files of settings are, got {value!r}; rename the file or folder"
-            )
+            raise UserError(f"`{name}` must be UTF-8 text, got {value!r}; rename the file or folder")
         for number in value if isinstance(value, list) else value.values() if isinstance(value, dict) else (value,):
             if isinstance(number, float) and math.isinf(number) and name in _UNBOUNDED:
                 continue

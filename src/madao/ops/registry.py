@@ -106,8 +106,8 @@ class Operation:
         furthest = neutral + _FURTHEST * (present - neutral)
         if abs(strongest - neutral) > abs(furthest - neutral):
             raise ValueError(
-                f"{self.name}: the limit may be at most {_FURTHEST} times as strong as its own {present:g} {self.unit}, "
-                f"which is {furthest:g}, got {strongest!r}"
+                f"{self.name}: the limit may be at most {_FURTHEST} times its own {present:g} {self.unit}, "
+                f"up to {furthest:g}, got {strongest!r}"
             )
         return dataclasses.replace(self, range=(neutral, float(strongest)))
 

@@ -119,8 +119,8 @@ def _read(data: Any) -> Contents:
         raise PolicyFileError(f"version: expected a whole number from 1 to {VERSION}, got {shown(version)}")
     if version > VERSION:
         raise PolicyFileError(
-            f"version: the file has version {shown(version)} and this madao reads up to {VERSION}; upgrade madao, or save the "
-            "policy again with this one"
+            f"version: the file has version {shown(version)} and this madao reads up to {VERSION}; upgrade madao, or "
+            "save the policy again with this one"
         )
     newer = {1: (), 2: ("classes",), 3: ("network",), 4: (_JITTER,)}[version]
     required = ("format", "version", "fill", "operations", "stages", *newer)
@@ -169,7 +169,8 @@ def _read_operation(name: str, description: Any) -> Operation:
     neutral, strongest = (read_number(f"{where}.range", bound) for bound in span)
     if neutral != known.range[0]:
         raise PolicyFileError(
-            f"{where}.range: {name} changes nothing at {known.range[0]:g}, so its range must start there, got {shown(span)}"
+            f"{where}.range: {name} changes nothing at {known.range[0]:g}, so its range must start there, "
+            f"got {shown(span)}"
         )
     try:
         return known.limited(strongest)
