@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 from madao.errors import UserError
+from madao.text import printable
 
 _LARGEST = 3.4e38
 """What a float32 holds; models, optimizers and policies compute in float32."""
@@ -45,7 +46,7 @@ def check_values(settings: Any, prefix: str = "") -> None:
                 continue
             largest = _LARGEST if isinstance(number, float) else _LARGEST_INTEGER
             if isinstance(number, int | float) and abs(number) > largest:
-                raise UserError(f"`{name}` must be at most {largest:.2g}, got {number:g}")
+                raise UserError(f"`{name}` must be at most {largest:.2g}, got {printable(number, 40)}")
 
 
 def is_writable(text: str) -> bool:
