@@ -146,6 +146,7 @@ def test_plain_settings_are_read(stranger: Path) -> None:
     assert (config.optimizer.lr, config.optimizer.milestones) == (0.001, [1, 2.5])
     assert (config.augment.limits, config.augment.exclude) == ({"Rotate": 10.0}, ["Invert", "Solarize"])
     assert config.outer.every == 4
+    assert read_config(["--config", f"{{epochs: 5}} # {'long ' * 1_000}"]).epochs == 5
     assert read_config(["--config", "{augment: {exclude: [Invert]}}", "--epochs=4"]).augment.exclude == ["Invert"]
 
 

@@ -159,6 +159,8 @@ def test_what_is_no_regular_file_is_not_opened(
     if name == "config.yaml":
         with pytest.raises((UserError, OSError)):
             read_config(["--out", str(run), "--resume"])
+        assert main(["evaluate", str(run)]) == 2
+        assert main(["train", "--out", str(run), "--epochs", "1"]) == 2
 
 
 def test_the_report_names_what_it_could_not_read(intact: Path, tmp_path: Path) -> None:

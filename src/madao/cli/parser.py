@@ -4,6 +4,7 @@ import argparse
 import difflib
 import inspect
 import json
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -87,8 +88,8 @@ class Parser(jsonargparse.ArgumentParser):
     def _settings_of(self, source: str) -> dict[str, Any]:
         """Return the settings in a YAML file, or in YAML itself, by current names."""
         try:
-            path = Path(source).expanduser()
-            settings = read_yaml_file(path) if path.exists() else read_yaml(source)
+            path = os.path.expanduser(source)
+            settings = read_yaml_file(Path(path)) if os.path.exists(path) else read_yaml(source)
         except yaml.YAMLError as error:
             raise UserError(f"--config {printable(source, 80)}: {' '.join(str(error).split())}") from None
         if isinstance(settings, str):

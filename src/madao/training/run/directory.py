@@ -89,7 +89,8 @@ class RunDirectory:
             UserError: The file is damaged.
         """
         try:
-            saved = read_yaml_file(self.path / "config.yaml")
+            file = self.path / "config.yaml"
+            saved = read_yaml_file(file) if file.is_file() or not file.exists() else None
         except (FileNotFoundError, NotADirectoryError):
             return None
         except UserError:
