@@ -7,6 +7,9 @@ from collections.abc import Iterable
 METHOD_LABELS = {"base": "base augmentation", "uniform": "uniform policy", "learned": "learned policy"}
 """Names of methods in tables for people."""
 
+_NAME = 80
+"""The largest number of characters of a name that a message shows."""
+
 _COMMANDS = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Unicode categories that terminals obey instead of showing them, or that cannot be encoded."""
 
@@ -38,7 +41,8 @@ def printable(text: object, limit: int = 2_000) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`name` with the nearest known names behind it, for the end of an error message."""
-    known = list(known)
+    known = [printable(each, _NAME) for each in known]
+    name = printable(name, _NAME)
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1)
     close = close or [candidate for candidate in by_lower if name and candidate.startswith(name.lower())]

@@ -187,15 +187,17 @@ def test_settings_that_are_not_there_have_their_defaults() -> None:
     [
         ({"epoks": 3}, "epoks"),
         ({"optimizer": {"lr": 0.1, "warm": 3}}, "warm"),
-        ({"outer": {"": 1}}, "OuterConfig"),
-        ({"data": None}, "NoneType"),
-        ({"model": ["resnet18"]}, "list"),
-        ({"epochs": "many"}, "'str'"),
-        ({3: 4}, "str"),
+        ({"outer": {"": 1}}, "outer."),
+        ({"data": None}, "`data`"),
+        ({"model": ["resnet18"]}, "`model`"),
+        ({"epochs": "many"}, "'many'"),
+        ({3: 4}, "'3'"),
     ],
 )
 def test_settings_nobody_knows_are_refused_in_one_line(plain: dict[str, Any], named: str) -> None:
-    with pytest.raises(UserError, match=r"^these settings were written by another version of madao: ") as caught:
+    with pytest.raises(
+        UserError, match=r"^these settings are damaged, or were written by another version of madao: "
+    ) as caught:
         from_dict(plain)
     assert named in str(caught.value)
     assert "\n" not in str(caught.value)

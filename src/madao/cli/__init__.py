@@ -5,6 +5,7 @@ import re
 import sys
 
 import madao
+from madao.text import printable
 
 VERBS = {
     "train": "train a model and learn its augmentation policy",
@@ -49,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.close()
         return 1
     except OSError as error:
-        print(f"madao: {error.filename or 'the file system'}: {error.strerror or error}", file=sys.stderr)
+        print(printable(f"madao: {error.filename or 'the file system'}: {error.strerror or error}"), file=sys.stderr)
         return 2
 
 
@@ -62,10 +63,10 @@ def _run(verb: str, *arguments: str) -> int:
     try:
         _call(verb, [*arguments])
     except MadaoError as error:
-        print(f"madao: {with_flags(str(error))}", file=sys.stderr)
+        print(printable(f"madao: {with_flags(str(error))}"), file=sys.stderr)
         return 2
     except Interrupted as stop:
-        print(f"madao: {stop}", file=sys.stderr)
+        print(printable(f"madao: {stop}"), file=sys.stderr)
         return stop.exit_code
     except SystemExit as stop:  # raised by argparse after --help
         return int(stop.code or 0)
@@ -88,8 +89,8 @@ def with_flags(message: str) -> str:
 
 
 def say(line: str) -> None:
-    """Print a line with its settings written as flags."""
-    print(with_flags(line), flush=True)
+    """Print a line with its settings written as flags, and without escape sequences that a file may have brought."""
+    print(printable(with_flags(line)), flush=True)
 
 
 def _call(verb: str, arguments: list[str]) -> None:

@@ -5,6 +5,7 @@ import sys
 
 from rich.console import Console
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from madao.cli import say, with_flags
 from madao.cli.compare_arguments import MORE, own_parser, read_plan
@@ -12,7 +13,7 @@ from madao.errors import UserError
 from madao.experiments.compare_config import Plan
 from madao.experiments.comparison import Comparison
 from madao.experiments.table import TUNED, Table, headings, lines, note
-from madao.text import counted
+from madao.text import counted, printable
 from madao.training.interrupt import Interrupted
 
 
@@ -25,7 +26,7 @@ def command(arguments: list[str]) -> None:
     plan = read_plan(arguments)
     comparison, stopped = Comparison(plan, ["madao", "compare", *arguments], _warn, say), None
     with comparison.begin() as table:
-        print(_opening(plan, table), flush=True)
+        say(_opening(plan, table))
         try:
             comparison.train()
         except Interrupted as stop:
@@ -34,9 +35,9 @@ def command(arguments: list[str]) -> None:
         _show(table)
         report = f"; see the runs: madao report {shlex.quote(str(plan.folder))}"
         finished = any(row.errors for row in table.rows)
-        print(f"wrote {plan.folder / 'table.md'} and table.json{report if finished else ''}")
+        say(f"wrote {plan.folder / 'table.md'} and table.json{report if finished else ''}")
         if comparison.export is not None:
-            print(f"wrote {comparison.export} ({comparison.export.stat().st_size / 1000:.0f} kB)")
+            say(f"wrote {comparison.export} ({comparison.export.stat().st_size / 1000:.0f} kB)")
     if stopped is not None:
         raise Interrupted(stopped.number, "stopped; checkpoints are written: run the same command to resume")
     if comparison.problems:
@@ -46,7 +47,7 @@ def command(arguments: list[str]) -> None:
 
 
 def _warn(line: str) -> None:
-    print(with_flags(line), file=sys.stderr, flush=True)
+    print(printable(with_flags(line)), file=sys.stderr, flush=True)
 
 
 def _opening(plan: Plan, table: Table) -> str:
@@ -66,10 +67,10 @@ def _show(table: Table) -> None:
     for heading in headings(table):
         shown.add_column(heading, no_wrap=True)
     for line in lines(table):
-        shown.add_row(*line)
+        shown.add_row(*(Text(printable(cell)) for cell in line))
     console = Console(highlight=False, soft_wrap=True, width=200)  # rather too long than cut off
     console.print(shown)
-    console.print(with_flags(note(table)), markup=False)
+    console.print(printable(with_flags(note(table))), markup=False)
 
 
 def _failures(problems: dict[str, str], table: Table) -> str:

@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from madao.cli.parser import Parser, current_options
 from madao.cli.train import with_recipes
 from madao.config.aliases import METHODS as OLD_METHODS
 from madao.config.aliases import current_arguments, current_method
+from madao.config.plain_yaml import read_yaml_file
 from madao.config.train_config import TrainConfig
 from madao.errors import UserError
 from madao.experiments.compare_config import CompareConfig, Plan
@@ -113,11 +112,9 @@ def _variants(path: str | None) -> dict[str, dict[str, Any]]:
     if path is None:
         return {}
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        content = read_yaml_file(Path(path).expanduser())
     except FileNotFoundError:
         raise UserError(f"--variants {path}: no such file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"--variants {path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict) or not all(isinstance(value, dict) for value in content.values()):
         raise UserError(f"--variants {path}: each line needs a name and settings, as in s60: {{outer.every: 60}}")
     for name in content:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
+from madao.cli import say
 from madao.cli.parser import call
 from madao.errors import UserError
 from madao.export import TARGETS
@@ -63,12 +64,12 @@ def export(
             file.write(text.encode())
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from None
-    print(f"wrote {path} (needs {target.needs}); usage:")
+    say(f"wrote {path} (needs {target.needs}); usage:")
     for line in target.usage:
         shown = (
             line.replace("(image)", "(image, label)").replace("(images)", "(images, labels)") if spec.classes else line
         )
-        print(f"  {shown.format(module=path.stem, file=path)}")
+        say(f"  {shown.format(module=path.stem, file=path)}")
 
 
 def _export_model(

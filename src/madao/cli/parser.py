@@ -4,30 +4,40 @@ import argparse
 import difflib
 import inspect
 import json
+import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 import jsonargparse
 import yaml
 
 from madao.config.aliases import current_arguments, current_config
+from madao.config.checks import is_writable
+from madao.config.plain_yaml import check_plain_yaml, read_yaml, read_yaml_file
 from madao.config.train_config import NOT_OPTIONS, TrainConfig
 from madao.errors import UserError
+from madao.text import printable
 
 _read_yaml = jsonargparse.get_loader("yaml")
 
 
-def _read_settings(text: str) -> Any:
-    """Read YAML and replace old names of settings by current ones."""
-    found = _read_yaml(text)
-    return current_config(found) if isinstance(found, dict) else found
+def _read_value(text: str) -> Any:
+    """Read a value of an option or of a file. A lone ~ is the home folder, as in a shell; the word null is no value."""
+    if not is_writable(text):  # a path that is no UTF-8, or the list of such paths that `_named` makes
+        return json.loads(text) if text.startswith('["') else text
+    check_plain_yaml(text)
+    return text if text.strip() == "~" else _read_yaml(text)
 
 
-jsonargparse.set_loader("madao", _read_settings, (yaml.YAMLError,))
+jsonargparse.set_loader("madao", _read_value, (yaml.YAMLError,))
 
 
 _SWITCHES = (bool, bool | str, bool | None)
+_NO_SETTINGS = ("config", "help", "print_config", "recipe")
+_PATHS = ("data.root", "export", "images", "out", "output", "root", "run", "runs", "variants")
+"""Options whose value is a path: null is a file of that name."""
 
 
 class _HelpFormatter(jsonargparse.DefaultHelpFormatter):
@@ -57,23 +67,91 @@ class Parser(jsonargparse.ArgumentParser):
             if action.dest == "print_config":
                 action.help = "Print all settings as YAML and exit."
 
+    def parse_args(self, args: Any = None, *arguments: Any, **keywords: Any) -> Any:
+        """Parse a command line whose YAML files are read and checked first.
+
+        jsonargparse only sees plain settings that exist. Left to itself, it imports the classes that a file names, and
+        reads the files that it names.
+        """
+        given = [self._checked(option, value) for option, value in _with_values([] if args is None else args)]
+        return super().parse_args([word for words in given for word in words], *arguments, **keywords)
+
+    def _checked(self, option: str, value: str | None) -> list[str]:
+        if value is None:
+            return [option]
+        if option.removeprefix("--") in _PATHS and value.lower() == "null":
+            return [f"{option}=./{value}"]
+        if option == "--config" and option in self._option_string_actions:
+            return [f"--config={yaml.safe_dump(self._settings_of(value))}"]
+        return [f"{option}={value}"]
+
+    def _settings_of(self, source: str) -> dict[str, Any]:
+        """Return the settings in a YAML file, or in YAML itself, by current names."""
+        try:
+            path = os.path.expanduser(source)
+            settings = read_yaml_file(Path(path)) if os.path.exists(path) else read_yaml(source)
+        except yaml.YAMLError as error:
+            raise UserError(f"--config {printable(source, 80)}: {' '.join(str(error).split())}") from None
+        if isinstance(settings, str):
+            raise UserError(f"--config {source}: there is no such file")
+        if settings is None:
+            return {}
+        if not isinstance(settings, dict):
+            raise UserError(f"--config {printable(source, 80)}: expected settings by name, as in epochs: 30")
+        settings = current_config(settings)
+        for section in self.groups or {}:
+            if section in settings and settings[section] is None:  # a heading with nothing under it
+                settings[section] = {}
+        self._check_names(settings)
+        return settings
+
+    def _check_names(self, settings: Mapping[str, Any], prefix: str = "") -> None:
+        known = [action.dest for action in self._actions if action.dest not in _NO_SETTINGS]
+        for name, value in settings.items():
+            if not prefix and name in (self.groups or {}):
+                if not isinstance(value, dict):
+                    raise UserError(f"`{name}`: expected settings by name, got {printable(repr(value), 80)}")
+                self._check_names(value, f"{name}.")
+            elif prefix + name.removesuffix("+") not in known:
+                hint = _hint(f"--{prefix}{name}", [f"--{each}" for each in known]).replace("--", "")
+                raise UserError(f"unknown setting {printable(prefix + name, 80)!r}; {hint}see {self.prog} --help")
+
     def add_settings(self, skip: Collection[str] = ()) -> None:
         """Add the settings of `madao train`. YAML files may also set those that have no flag."""
         self.add_class_arguments(TrainConfig, as_group=False, skip={*skip})
         self.finish()
 
     def finish(self) -> None:
-        """Let switches stand without a value, and hide actions that are no options."""
+        """Let switches stand without a value, hide settings that are no options, and remove what reads other files."""
+        for name, group in (self.groups or {}).items():
+            # jsonargparse takes a file, or the name of a class to import, for each section.
+            action = self._option_string_actions.pop(f"--{name}", None)
+            if action is not None:
+                self._actions.remove(action)
+                group._group_actions.remove(action)
         for action in self._actions:
             if getattr(action, "_typehint", None) in _SWITCHES:
                 action.nargs, action.const = "?", True
-            # jsonargparse adds an action for the file of each section.
-            if action.dest in NOT_OPTIONS or action.dest in (self.groups or {}):
+            if action.dest in NOT_OPTIONS:
                 action.help = argparse.SUPPRESS
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise `UserError` with a one-line message."""
         raise UserError(_explain(message, _options(self), self.prog)) from None
+
+
+def _with_values(arguments: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+    """Yield each word, `--config` and options with paths together with the value that follows them."""
+    words = [*arguments]
+    while words:
+        word = words.pop(0)
+        option, equals, value = word.partition("=")
+        if option != "--config" and option.removeprefix("--") not in _PATHS:
+            yield word, None
+        elif equals:
+            yield option, value
+        else:
+            yield option, words.pop(0) if words and not words[0].startswith("--") else None
 
 
 def call(

@@ -7,6 +7,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from madao.cli import say
 from madao.cli.export import of_label
 from madao.cli.parser import call
 from madao.data.datasets.folder import SUFFIXES
@@ -70,7 +71,7 @@ def preview(
             sheet.save(file, format="PNG")
     except OSError as error:
         raise UserError(f"cannot write {output}: {error.strerror or error}") from None
-    print(f"wrote {output}: {counted(len(batch), 'image')}, {counted(columns, 'draw')} each, policy {policy}")
+    say(f"wrote {output}: {counted(len(batch), 'image')}, {counted(columns, 'draw')} each, policy {policy}")
 
 
 def _load(source: str | None, count: int, size: int) -> Tensor:

@@ -4,6 +4,7 @@ import dataclasses
 import time
 from pathlib import Path
 
+from madao.cli import say
 from madao.cli.parser import call
 from madao.config.train_config import from_dict, to_dict
 from madao.errors import ReportError, UserError
@@ -48,7 +49,7 @@ def report(runs: list[str], out: str | None = None, figures: bool = True) -> Non
         raise UserError(f"{target} is a folder; name an HTML file with --out")
     written = write_report(found, target, figures, problems)
     for problem in problems:
-        print(f"left out: {problem}")
+        say(f"left out: {problem}")
     size = target.stat().st_size / 2**20
     about = f", and {len(written) - 1} files in {written[1].parent}" if len(written) > 1 else ""
-    print(f"wrote {target} ({size:.1f} MB, {time.monotonic() - started:.1f} s){about}; open it in a browser")
+    say(f"wrote {target} ({size:.1f} MB, {time.monotonic() - started:.1f} s){about}; open it in a browser")

@@ -21,7 +21,8 @@ def train(config: TrainConfig) -> None:
     try:
         run = build_run(config)
         if run.ranks.is_first:
-            say("\n".join(describe_run(run)))
+            for line in describe_run(run):
+                say(line)
         result = _fit(Trainer(run))
     except (UserError, Interrupted) as error:
         ranks = ProcessGroup.current()
@@ -37,7 +38,8 @@ def train(config: TrainConfig) -> None:
         lines = summary(result, config.outer.learn == "strength", read_run(Path(result.out)).unlearned)
         if (advice := model_advice(run)) is not None:
             lines.insert(1, advice)
-        say("\n".join(lines))
+        for line in lines:
+            say(line)
 
 
 def _fit(trainer: Trainer) -> Result:

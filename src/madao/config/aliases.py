@@ -84,7 +84,7 @@ def current_config(config: Mapping[str, Any]) -> dict[str, Any]:
     # A whole run, not a recipe, from before there was a choice.
     if pretrained and {"out", "resume"} <= found.keys() and isinstance(augment, dict):
         augment.setdefault("statistics", "data")
-    if isinstance(augment, dict) and "method" in augment:
+    if isinstance(augment, dict) and isinstance(augment.get("method"), str):
         augment["method"] = current_method(augment["method"])
     return current_settings(found)
 

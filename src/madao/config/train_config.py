@@ -5,9 +5,10 @@ import os
 from typing import Any, Literal
 
 from madao.config.aliases import current_config, current_method
-from madao.config.checks import at_least, fraction
+from madao.config.checks import at_least, check_values, fraction
 from madao.config.fields import names_without, setting
 from madao.config.outer_config import OuterConfig as OuterConfig
+from madao.config.typed import names_of, problems
 from madao.errors import UserError
 
 FROM_PYTHON = "python"
@@ -66,6 +67,8 @@ class DataConfig:
         at_least("data.max_pixels", self.max_pixels, 1)
         at_least("data.cache_gib", self.cache_gib, 0)
         fraction("data.val_fraction", self.val_fraction)
+        if self.root is not None:
+            object.__setattr__(self, "root", os.path.expanduser(self.root))
 
     @property
     def processes(self) -> int:
@@ -330,8 +333,9 @@ class TrainConfig:
             at_least(name, getattr(self, name), 1)
         at_least("checkpoint_minutes", self.checkpoint_minutes, 0)
         fraction("ema", self.ema)
-        if not abs(self.seed) < 2**62:
-            raise UserError(f"`seed` must be below 2^62, got {self.seed}")
+        check_values(self)
+        if self.out is not None:
+            object.__setattr__(self, "out", os.path.expanduser(self.out))
         if self.sync_batch_norm and self.task.name == "moco":
             raise UserError(
                 "`sync_batch_norm` does not work with `task.name=moco`: keys must not share statistics with queries"
@@ -351,12 +355,15 @@ def to_dict(config: TrainConfig) -> Plain:
 def from_dict(plain: Plain) -> TrainConfig:
     """Return the configuration that dictionaries, lists and numbers describe; missing settings have their defaults."""
     plain = current_config(plain)
+    for problem in problems(plain, SETTINGS):
+        raise UserError(f"these settings are damaged, or were written by another version of madao: {problem}")
     parts = {"data": DataConfig, "task": TaskConfig, "model": ModelConfig, "augment": AugmentConfig}
     parts |= {"optimizer": OptimizerConfig, "outer": OuterConfig, "speed": SpeedConfig}
-    try:
-        return TrainConfig(**{key: parts[key](**value) if key in parts else value for key, value in plain.items()})
-    except TypeError as error:
-        raise UserError(f"these settings were written by another version of madao: {error}") from None
+    return TrainConfig(**{key: parts[key](**value) if key in parts else value for key, value in plain.items()})
+
+
+SETTINGS = names_of(TrainConfig)
+"""The settings by name: those of a section as a dictionary, the type of others."""
 
 
 NOT_OPTIONS = frozenset(names_without("is_option", TrainConfig))

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from madao.config.plain_yaml import read_yaml_file
 from madao.config.train_config import DataConfig, Plain, TrainConfig, from_dict, to_dict
 from madao.errors import UserError
 from madao.experiments.compare_config import Plan
@@ -23,9 +24,13 @@ _SHARED = "/"
 def read_folder(folder: Path) -> dict[str, Any] | None:
     """Return `settings`, `data` (hashes of images) and `jobs` of the comparison in a folder; None if there is none."""
     try:
-        return dict(yaml.safe_load((folder / FILE).read_text(encoding="utf-8")))
+        found = read_yaml_file(folder / FILE)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    kinds = {"settings": dict, "jobs": int, "data": dict | None}
+    if not isinstance(found, dict) or any(not isinstance(found.get(key), kind) for key, kind in kinds.items()):
+        raise UserError(f"{folder / FILE} is damaged; restore it, or choose another `out`")
+    return found
 
 
 def check_folder(plan: Plan) -> None:

@@ -162,10 +162,15 @@ def _tables(spec: PolicySpec) -> str:
     )
     if not spec.classes:
         return f"STAGES = [\n{what}{_stages(spec)}]\n"
-    names = {name: json.dumps(name, ensure_ascii=False) for name in spec.classes}
+    names = {name: _text(name) for name in spec.classes}
     parts = [f"    {text}: [\n{indent(_stages(spec.of_class(name)), '    ')}    ],\n" for name, text in names.items()]
     listed = "".join(f"    {text},\n" for text in names.values())
     return f"CLASSES = [\n{listed}]\nSTAGES = {{\n{what}{''.join(parts)}}}\n"
+
+
+def _text(name: str) -> str:
+    """Return a literal, in double quotes unless characters must be escaped that no file can hold or nobody can see."""
+    return json.dumps(name, ensure_ascii=False) if name.isprintable() else repr(name)
 
 
 def _network_tables(spec: PolicySpec, network: Network) -> str:

@@ -17,6 +17,9 @@ Derivative = Literal["exact", "straight-through", "none"]
 
 _HALF = (torch.float16, torch.bfloat16)
 
+_FURTHEST = 10
+"""Times an operation's own strongest value beyond which a limit means nothing, and at last no finite number."""
+
 SECANT_HALF_WIDTH = 1 / 8
 """Half the width of the window of magnitudes for straight-through derivatives."""
 
@@ -99,6 +102,12 @@ class Operation:
             raise ValueError(
                 f"{self.name}: the limit must lie {side} {neutral:g}, where nothing changes (its own is "
                 f"{present:g} {self.unit}), got {strongest!r}"
+            )
+        furthest = neutral + _FURTHEST * (present - neutral)
+        if abs(strongest - neutral) > abs(furthest - neutral):
+            raise ValueError(
+                f"{self.name}: the limit may be at most {_FURTHEST} times its own {present:g} {self.unit}, "
+                f"up to {furthest:g}, got {strongest!r}"
             )
         return dataclasses.replace(self, range=(neutral, float(strongest)))
 

@@ -11,7 +11,10 @@ from typing import Any, TypeVar
 from madao.errors import PolicyFileError
 from madao.ops import Operation
 from madao.policy.stages import OperationParams
-from madao.text import nearest
+from madao.text import nearest, printable
+
+_SHOWN = 80
+"""Characters of a value, or of a name, that a message shows."""
 
 T = TypeVar("T")
 Numbers = tuple[float, ...]
@@ -106,11 +109,18 @@ def check_members(where: str, value: Any, required: Sequence[str] = (), optional
     if optional is not None:
         for name in value:
             if name not in required and name not in optional:
-                expected = nearest(name, required) if required else f"{name!r}; none belongs here"
+                expected = nearest(name, required) if required else f"{shown(name)}; none belongs here"
                 raise PolicyFileError(f"{where}: unknown field {expected}")
 
 
 def kind(value: Any) -> str:
     """Name a JSON value for messages."""
-    names = {dict: "an object", list: "a list", str: f"the text {value!r}", bool: json.dumps(value)}
-    return names.get(type(value), repr(value)) if value is not None else "null"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    names = {dict: "an object", list: "a list"}
+    return names.get(type(value)) or f"{'the text ' if isinstance(value, str) else ''}{shown(value)}"
+
+
+def shown(value: Any) -> str:
+    """Return a JSON value as messages show it: short, and without what a terminal would obey."""
+    return printable(repr(value[:_SHOWN] if isinstance(value, str | list) else value), _SHOWN)

@@ -1,5 +1,6 @@
 """A policy as plain numbers: the contents of a policy file."""
 
+import collections
 import dataclasses
 import os
 from pathlib import Path
@@ -19,6 +20,7 @@ from madao.policy.conditional.network import Network
 from madao.policy.display.notebook import policy_figure, policy_html
 from madao.policy.stages import OperationParams, Stages, check_stages, check_within, stage_tensors
 from madao.policy.units import strength
+from madao.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,8 +63,8 @@ class PolicySpec:
         if not self.operations:
             raise ValueError("operations: there is none; a policy needs at least one")
         names = [operation.name for operation in self.operations]
-        for name in names:
-            if names.count(name) > 1:
+        for name, count in collections.Counter(names).items():
+            if count > 1:
                 raise ValueError(f"operations: {name} is there twice; name each operation once")
         if not self.stages:
             raise ValueError("stages: there is none; a policy needs at least one")
@@ -78,8 +80,10 @@ class PolicySpec:
     def of_class(self, name: str | None) -> "PolicySpec":
         """Return the numbers of one class as an unconditional policy; for None, the part that all images share."""
         if name is not None and name not in self.classes:
-            known = f"this policy has {', '.join(self.classes[:20])}" if self.classes else "this policy has none"
-            raise ValueError(f"unknown class {name!r}; {known}")
+            known = (
+                f"this policy has {printable(', '.join(self.classes[:20]))}" if self.classes else "this policy has none"
+            )
+            raise ValueError(f"unknown class {printable(repr(name), 80)}; {known}")
         stages = self.stages if name is None else self.class_stages[self.classes.index(name)]
         return dataclasses.replace(self, stages=stages, classes=(), class_stages=(), network=None)
 
@@ -115,7 +119,8 @@ class PolicySpec:
     def load(cls, path: str | os.PathLike[str]) -> "PolicySpec":
         """Read a JSON file. Raises `PolicyFileError`, or `OSError` if the file cannot be opened."""
         try:
-            return cls.loads(Path(path).read_text(encoding="utf-8"))
+            with Path(path).open(encoding="utf-8") as file:
+                return cls.loads(file.read(spec_json.LARGEST + 1))
         except UnicodeDecodeError:
             raise PolicyFileError(f"{path}: not a text file, so not a madao policy; give a policy.json") from None
         except PolicyFileError as error:

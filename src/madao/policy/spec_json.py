@@ -1,5 +1,6 @@
 """The JSON file of a policy: easy to read for people, and checked as an untrusted file when it is read."""
 
+import collections
 import dataclasses
 import json
 from typing import Any
@@ -15,11 +16,12 @@ from madao.policy.json_fields import (
     read_number,
     read_numbers,
     read_stages,
+    shown,
     write_members,
     write_stages,
 )
 from madao.policy.stages import OperationParams, Stages
-from madao.text import nearest
+from madao.text import nearest, printable
 
 FORMAT = "madao-policy"
 VERSION = 4
@@ -27,6 +29,9 @@ VERSION = 4
 
 A policy with none of them is written as version 1, so that older versions of madao can read it.
 """
+
+LARGEST = 64 * 2**20
+"""Characters. A policy for each of ten thousand classes has half as many."""
 
 _JITTER = "variation"
 """The magnitude jitter's name in the file, from before it was renamed; files must stay readable."""
@@ -65,6 +70,8 @@ def write(contents: Contents) -> str:
 
 def read(text: str) -> Contents:
     """Read JSON text. Raises `PolicyFileError`."""
+    if len(text) > LARGEST:
+        raise PolicyFileError(f"expected a policy of at most {LARGEST:,} characters, got {len(text):,}")
     try:
         data = json.loads(text, object_pairs_hook=_no_duplicates)
     except PolicyFileError:
@@ -96,23 +103,24 @@ def _read_stages(where: str, operations: tuple[Operation, ...], data: Any) -> St
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise PolicyFileError(f"{twice}: is there twice in one object; delete one of the two")
+        (twice, _), *_ = collections.Counter(name for name, _ in pairs).most_common(1)
+        raise PolicyFileError(f"{printable(twice, 80)}: is there twice in one object; delete one of the two")
     return members
 
 
 def _read(data: Any) -> Contents:
     check_members("the file", data, required=("format", "version"), optional=None)
     if data["format"] != FORMAT:
-        raise PolicyFileError(f"format: expected {FORMAT!r}, got {data['format']!r}; give a policy.json of madao's")
+        raise PolicyFileError(
+            f"format: expected {FORMAT!r}, got {shown(data['format'])}; give a policy.json of madao's"
+        )
     version = data["version"]
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise PolicyFileError(f"version: expected a whole number from 1 to {VERSION}, got {version!r}")
+        raise PolicyFileError(f"version: expected a whole number from 1 to {VERSION}, got {shown(version)}")
     if version > VERSION:
         raise PolicyFileError(
-            f"version: the file has version {version} and this madao reads up to {VERSION}; upgrade madao, or save the "
-            "policy again with this one"
+            f"version: the file has version {shown(version)} and this madao reads up to {VERSION}; upgrade madao, or "
+            "save the policy again with this one"
         )
     newer = {1: (), 2: ("classes",), 3: ("network",), 4: (_JITTER,)}[version]
     required = ("format", "version", "fill", "operations", "stages", *newer)
@@ -131,14 +139,16 @@ def _read(data: Any) -> Contents:
         if isinstance(data["fill"], list)
         else read_number("fill", data["fill"]),
         classes=tuple(classes),
-        class_stages=tuple(_read_stages(f"classes.{name}", operations, part) for name, part in classes.items()),
+        class_stages=tuple(
+            _read_stages(f"classes.{printable(name, 80)}", operations, part) for name, part in classes.items()
+        ),
         network=read_network(operations, data["network"]) if "network" in data else None,
         magnitude_jitter=jitter,
     )
 
 
 def _read_operation(name: str, description: Any) -> Operation:
-    where = f"operations.{name}"
+    where = f"operations.{printable(name, 80)}"
     if name not in OPERATIONS:
         raise PolicyFileError(
             f"{where}: unknown operation {nearest(name, OPERATIONS)}; register an operation of your own with "
@@ -150,16 +160,17 @@ def _read_operation(name: str, description: Any) -> Operation:
         return known
     check_members(where, description, required=("range", "signed", "unit"))
     if description["signed"] is not known.signed:
-        raise PolicyFileError(f"{where}.signed: expected {json.dumps(known.signed)}, got {description['signed']!r}")
+        raise PolicyFileError(f"{where}.signed: expected {json.dumps(known.signed)}, got {kind(description['signed'])}")
     if not isinstance(description["unit"], str):
         raise PolicyFileError(f"{where}.unit: expected text, got {kind(description['unit'])}")
     span = description["range"]
     if not isinstance(span, list) or len(span) != 2:
-        raise PolicyFileError(f"{where}.range: expected two numbers, got {span!r}")
+        raise PolicyFileError(f"{where}.range: expected two numbers, got {kind(span)}")
     neutral, strongest = (read_number(f"{where}.range", bound) for bound in span)
     if neutral != known.range[0]:
         raise PolicyFileError(
-            f"{where}.range: {name} changes nothing at {known.range[0]:g}, so its range must start there, got {span!r}"
+            f"{where}.range: {name} changes nothing at {known.range[0]:g}, so its range must start there, "
+            f"got {shown(span)}"
         )
     try:
         return known.limited(strongest)

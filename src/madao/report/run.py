@@ -1,25 +1,38 @@
 """Reading of run directories, also of other versions, interrupted runs and runs in progress."""
 
 import collections
-import csv
 import dataclasses
 import json
-import math
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from madao.config.aliases import current_config
 from madao.config.outer_config import warmup_epochs
-from madao.errors import PolicyFileError, ReportError
+from madao.config.plain_yaml import read_yaml_file
+from madao.config.train_config import SETTINGS
+from madao.config.typed import checked
+from madao.errors import ReportError, UserError
 from madao.policy import PolicySpec
+from madao.report.run_files import (
+    Table,
+    numbers_of,
+    read_columns,
+    read_fields,
+    read_policy,
+    read_samples,
+    read_trajectory,
+)
+from madao.text import printable
 
-Table = dict[str, list[float | None]]
-"""The columns of a CSV file; None where a cell holds no finite number."""
+_SPLIT = {"classes": list[str], "mean": list[float], "std": list[float], "validation": list[int] | None}
+_RESULT = {
+    **dict.fromkeys(("test_error", "validation_error", "test_loss"), float | None),
+    **{"epoch": float, "test_metrics": dict[str, float], "policy": dict[str, float], "error": str},
+}
+"""The fields of JSON files that the report reads, with their types."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -164,23 +177,27 @@ def read_run(path: Path) -> Run:
         ReportError: There is nothing to show.
     """
     missing: list[str] = []
-    config = _settings(path)
-    metrics = _numbers(_rows(path / "metrics.csv"))
+    config = _settings(path, missing)
+    metrics = numbers_of(read_columns(path / "metrics.csv", missing))
     if not metrics.get("epoch"):
         raise ReportError(f"{path} has not finished its first epoch: metrics.csv has no rows")
-    split, outer = _json(path / "split.json"), _rows(path / "outer.csv")
-    samples, labels = _samples(path / "samples.npz")
+    split, outer = read_fields(path / "split.json", _SPLIT, missing), read_columns(path / "outer.csv", missing)
+    samples, labels = read_samples(path / "samples.npz", missing)
+    policy = read_policy(path / "policy.json", missing)
+    if policy is not None and samples is not None and not _fits(policy, samples):
+        missing.append(f"samples.npz ({samples.shape[1]} channels, and the policy fills {policy.fill})")
+        samples = None
     run = Run(
         path=path,
         config=config,
         metrics=metrics,
-        timing=_numbers(_rows(path / "timing.csv")),
-        outer=_numbers(outer),
-        statuses=collections.Counter(outer.get("status", ())),
-        trajectory=_trajectory(path / "trajectory.jsonl"),
-        policy=_policy(path / "policy.json", missing),
-        result=_json(path / "result.json"),
-        environment=_json(path / "environment.json"),
+        timing=numbers_of(read_columns(path / "timing.csv", missing)),
+        outer=numbers_of(outer),
+        statuses=collections.Counter(printable(status, 40) for status in outer.get("status", ())),
+        trajectory=_trajectory(path / "trajectory.jsonl", missing),
+        policy=policy,
+        result=read_fields(path / "result.json", _RESULT, missing),
+        environment=read_fields(path / "environment.json", {}, missing),
         data_key=json.dumps(
             [split.get(name) for name in ("classes", "mean", "std")] + [len(split.get("validation") or ())]
         ),
@@ -188,104 +205,42 @@ def read_run(path: Path) -> Run:
         labels=labels,
         missing=missing,
     )
-    if not run.timing:
+    told = {message.partition(".")[0] for message in missing}
+    if not run.timing and "timing" not in told:
         missing.append("timing.csv, so there are no charts of time and memory")
-    if run.learns and run.policy is None and not missing:
+    if run.learns and run.policy is None and not (path / "policy.json").exists():
         missing.append("policy.json, so there is no table of the policy and no gallery")
-    if run.learns and run.trajectory is None:
+    if run.learns and run.trajectory is None and "trajectory" not in told:
         missing.append("trajectory.jsonl, so there are no curves of the policy")
-    if run.learns and not run.outer and any(run.metrics.get("outer_updates", ())):
+    if run.learns and not run.outer and "outer" not in told and any(run.metrics.get("outer_updates", ())):
         missing.append("outer.csv, so there are no charts of the hypergradient's health")
-    if run.policy is not None and run.samples is None:
+    if run.policy is not None and run.samples is None and "samples" not in told:
         missing.append("samples.npz, so there is no gallery of training images")
     return run
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def _settings(path: Path, missing: list[str]) -> dict[str, Any]:
+    file = path / "config.yaml"
     try:
-        settings = yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
+        settings = read_yaml_file(file) if file.is_file() else None
+    except (OSError, UserError):
         settings = None
     if not isinstance(settings, dict):
-        raise ReportError(f"{path / 'config.yaml'} is damaged; restore it to see this run")
-    return current_config(settings)
+        raise ReportError(f"{file} is damaged; restore it to see this run")
+    known, problems = checked(current_config(settings), SETTINGS)
+    missing += [f"config.yaml ({problem.replace('`', '')})" for problem in problems]
+    return known
 
 
-def _rows(path: Path) -> dict[str, list[str]]:
-    """Read the columns of a CSV file, without incomplete lines."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, UnicodeDecodeError):
-        return {}
-    rows = list(csv.reader(line for line in text.splitlines(keepends=True) if line.endswith("\n")))
-    whole = [row for row in rows[1:] if len(row) == len(rows[0])]
-    return {name: [row[column] for row in whole] for column, name in enumerate(rows[0])} if whole else {}
-
-
-def _numbers(rows: Mapping[str, Sequence[str]]) -> Table:
-    return {name: [_number(text) for text in column] for name, column in rows.items()}
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
+def _trajectory(path: Path, missing: list[str]) -> Trajectory | None:
+    found = read_trajectory(path, missing)
+    if found is None:
         return None
-    return value if math.isfinite(value) else None
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _trajectory(path: Path) -> Trajectory | None:
-    """Read a trajectory up to the first incomplete line."""
-    lines: list[dict[str, Any]] = []
-    try:
-        for text in path.read_text(encoding="utf-8").splitlines():
-            lines += [json.loads(text)]
-    except (FileNotFoundError, ValueError):
-        pass
-    operations: tuple[str, ...] = ()
-    epochs, values = [], []
-    try:
-        for line in lines:
-            operations = tuple(line.get("operations", operations))
-            if "selection" in line:
-                epochs.append(float(line["epoch"]))
-                values.append([line[name] for name in ("selection", "application", "magnitude")])
-        stacked = np.asarray(values, dtype=float)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None
-    if stacked.ndim != 4 or stacked.shape[-1] != len(operations):
-        return None
-    known = np.isfinite(stacked).all((1, 2, 3))
-    stacked, epochs = stacked[known], [epoch for epoch, good in zip(epochs, known, strict=True) if good]
+    operations, epochs, stacked = found
     names = ("selection", "application", "magnitude")
     return Trajectory(operations, epochs, {name: stacked[:, index] for index, name in enumerate(names)})
 
 
-def _policy(path: Path, missing: list[str]) -> PolicySpec | None:
-    try:
-        return PolicySpec.load(path)
-    except FileNotFoundError:
-        return None
-    except PolicyFileError as error:
-        missing.append(str(error))
-        return None
-
-
-def _samples(path: Path) -> tuple[np.ndarray | None, np.ndarray | None]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            images: np.ndarray = archive["images"]
-            labels: np.ndarray = archive["labels"] if "labels" in archive else np.zeros(0)
-    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile):
-        return None, None
-    good = images.ndim == 4 and images.dtype == np.uint8 and images.shape[1] in (1, 3) and images.size > 0
-    labelled = labels.shape == images.shape[:1] and np.issubdtype(labels.dtype, np.integer)
-    return (images, labels if labelled else None) if good else (None, None)
+def _fits(policy: PolicySpec, samples: np.ndarray) -> bool:
+    """Return whether the policy can augment the samples."""
+    return not isinstance(policy.fill, tuple) or len(policy.fill) == samples.shape[1]

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from madao.policy import PolicySpec
 from madao.report.chart_model import COLOURS, Chart, Panel, Series, operation_style, thinned
-from madao.report.run import Run, Table, Trajectory
+from madao.report.run import Run, Trajectory
+from madao.report.run_files import Table
 
 _READ = "Click a name to hide it, double-click to see it alone."
 

@@ -1,5 +1,6 @@
 """Checks of the parts of a spec that only conditional policies have. Messages name the place in the policy file."""
 
+import collections
 from collections.abc import Sequence
 
 from madao.ops import Operation
@@ -13,9 +14,10 @@ def check_classes(
     """Raise unless each class has a unique name and `count` stages that fit the operations."""
     if len(classes) != len(class_stages):
         raise ValueError(f"classes: {len(classes)} names for {len(class_stages)} classes; give one each")
-    for name, stages in zip(classes, class_stages, strict=True):
-        if classes.count(name) > 1:
+    for name, count_of_name in collections.Counter(classes).items():
+        if count_of_name > 1:
             raise ValueError(f"classes: {name} is there twice; name each class once")
+    for name, stages in zip(classes, class_stages, strict=True):
         if len(stages) != count:
             raise ValueError(
                 f"classes.{name}: {len(stages)} stages where the shared part has {count}; give the same number"

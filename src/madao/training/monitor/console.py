@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from rich.console import Console as RichConsole
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from madao.policy import AugmentationPolicy, Policy
 from madao.policy.describe import preferred
+from madao.text import printable
 
 
 class Console:
@@ -45,7 +47,7 @@ class Console:
                 TimeRemainingColumn(),
             )
             self._progress = Progress(*columns, console=self._rich, refresh_per_second=4)
-            self._task = self._progress.add_task(title, total=total, state="")
+            self._task = self._progress.add_task(escape(printable(title)), total=total, state="")
 
     def start(self, step: int) -> None:
         """Show the bar, at a step."""
@@ -107,7 +109,7 @@ class Console:
 
     def say(self, line: str) -> None:
         """Show a line after the title, above the bar if there is one."""
-        self._rich.print(f"{self.title}: {line}", markup=False)
+        self._rich.print(printable(f"{self.title}: {line}"), markup=False)
 
 
 def favourite(policy: AugmentationPolicy | None) -> str:

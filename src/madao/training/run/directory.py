@@ -11,6 +11,7 @@ import torch
 import yaml
 
 from madao.config.aliases import old_names
+from madao.config.plain_yaml import read_yaml_file
 from madao.config.train_config import Plain, TrainConfig, free_settings, from_dict, to_dict
 from madao.distributed.group import ProcessGroup
 from madao.distributed.launch import rank_zero_first
@@ -90,10 +91,11 @@ class RunDirectory:
             UserError: The file is damaged.
         """
         try:
-            saved = yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8"))
+            file = self.path / "config.yaml"
+            saved = read_yaml_file(file) if file.is_file() or not file.exists() else None
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (yaml.YAMLError, UnicodeDecodeError):
+        except UserError:
             saved = None
         if not isinstance(saved, dict):
             raise UserError(f"{self.path / 'config.yaml'} is damaged; remove the directory or choose another `out`")
@@ -104,7 +106,8 @@ class RunDirectory:
         if not self.writes:
             return
         with replacing(self.path / name) as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            # Names of folders may hold lone surrogates. Only JSON has them; it reads them back.
+            file.write(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
 
     def write_json(self, name: str, content: Any) -> None:
         """Replace a JSON file."""

@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Self
 
+from madao.config.typed import names_of, problems
+from madao.errors import UserError
 from madao.policy import AugmentationPolicy, ClassPolicy, Policy
 
 FILE = "result.json"
@@ -44,11 +46,21 @@ class Result:
 
     @classmethod
     def load(cls, directory: Path) -> Self | None:
-        """Return the result in a run directory; None if the run has not ended."""
+        """Return the result in a run directory; None if the run has not ended.
+
+        Raises:
+            UserError: The file is damaged.
+        """
         try:
-            content = json.loads((directory / FILE).read_text())
+            content = json.loads((directory / FILE).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
+        except (ValueError, RecursionError):
+            content = None
+        known = names_of(cls)
+        needed = {field.name for field in dataclasses.fields(cls) if field.default_factory is field.default}
+        if not isinstance(content, dict) or not needed <= content.keys() or any(problems(content, known)):
+            raise UserError(f"{directory / FILE} is damaged; remove it, and the run measures its result again")
         return cls(**{**content, "out": str(directory)})
 
 

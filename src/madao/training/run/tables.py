@@ -62,15 +62,15 @@ def rewind_json_lines(path: Path, epoch: int) -> None:
 
 
 def _keep_lines(path: Path, wanted: Callable[[str], bool]) -> None:
-    """Drop the first line that is unwanted or incomplete, and all lines after it."""
+    """Drop the first line that is unwanted, incomplete or damaged, and all lines after it."""
     if not path.exists():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
         try:
-            if not line.endswith("\n") or not wanted(line):
+            if not line.endswith("\n") or "\ufffd" in line or not wanted(line):
                 break
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             break
         kept.append(line)
     _replace_text(path, "".join(kept))
