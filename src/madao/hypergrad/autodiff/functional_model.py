@@ -1,6 +1,7 @@
 """An `nn.Module` as a pure function of its parameters that has second derivatives."""
 
 import contextlib
+import contextvars
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -12,6 +13,8 @@ from madao.hypergrad.autodiff.torch_compat import PROCESS_LOCK, Replaced, uncomp
 from madao.hypergrad.autodiff.twice_differentiable import TWICE_DIFFERENTIABLE
 
 Mode = Literal["train", "eval", "keep"]
+
+_WITHOUT_AUTOCAST = contextvars.ContextVar("without_autocast", default=False)
 
 
 class FunctionalModel:
@@ -69,11 +72,23 @@ class FunctionalModel:
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # for calls that no mode sees, as in scripted modules
             stack.enter_context(torch.compiler.set_stance("force_eager"))  # compiled code has no second derivative
             stack.enter_context(Replaced(TWICE_DIFFERENTIABLE))
-            if self.autocast is not None:
+            if _WITHOUT_AUTOCAST.get():
+                stack.enter_context(torch.autocast(device.type, enabled=False))
+            elif self.autocast is not None:
                 # The cache of converted weights loses their forward-mode derivative.
                 stack.enter_context(torch.autocast(device.type, dtype=self.autocast, cache_enabled=False))
             _seed(self.seed, device)
             return torch.func.functional_call(self.model, {**params, **buffers}, inputs, keywords)
+
+
+@contextlib.contextmanager
+def without_autocast() -> Iterator[None]:
+    """Let every `FunctionalModel` compute in the precision of its parameters."""
+    token = _WITHOUT_AUTOCAST.set(True)
+    try:
+        yield
+    finally:
+        _WITHOUT_AUTOCAST.reset(token)
 
 
 def _seed(seed: int, device: torch.device) -> None:
