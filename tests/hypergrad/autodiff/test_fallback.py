@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from madao import Policy
 from madao.hypergrad import DoubleBackward, FiniteDifference, ForwardOverReverse, GaussNewton, Neumann, Relaxed
@@ -14,48 +13,14 @@ from madao.hypergrad.autodiff.fallback import Fallback
 from madao.hypergrad.autodiff.products import SecondOrder
 from madao.outer import ComputeOptions, PolicyOptimizer
 from tests.helpers.outer_steps import TRAIN, VALIDATION
+from tests.helpers.reverse_only import PlainSquare, Square
 
 IMAGES, LABELS = TRAIN[0].double(), TRAIN[1]
 
 
-class Reverse(torch.autograd.Function):
-    """The square, with a backward pass of its own and without a forward-mode derivative."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
-        ctx.save_for_backward(values)
-        return values.square()
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> Tensor:
-        gradient: Tensor = 2 * ctx.saved_tensors[0] * cotangents[0]
-        return gradient
-
-
-class ReverseOnce(Reverse):
-    """The square, whose backward pass cannot be differentiated."""
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *cotangents: Tensor) -> Tensor:
-        gradient: Tensor = 2 * ctx.saved_tensors[0] * cotangents[0]
-        return gradient
-
-
-class Activation(nn.Module):
-    """The square, by torch or by a function that lacks derivatives."""
-
-    def __init__(self, function: type[torch.autograd.Function] | None) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, values: Tensor) -> Tensor:
-        return values.square() if self.function is None else self.function.apply(values)
-
-
-def network(function: type[torch.autograd.Function] | None) -> nn.Module:
+def network(square: nn.Module) -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(1, 4, 3), Activation(function), nn.Flatten(), nn.Linear(144, 3)).double()
+    return nn.Sequential(nn.Conv2d(1, 4, 3), square, nn.Flatten(), nn.Linear(144, 3)).double()
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -76,10 +41,12 @@ def gradient(model: nn.Module, hvp: SecondOrder, settings: str) -> tuple[Tensor,
 
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_every_kind_of_derivative_agrees_where_forward_mode_works(settings: str) -> None:
-    expected = gradient(network(None), ForwardOverReverse(), settings)
-    torch.testing.assert_close(gradient(network(None), DoubleBackward(), settings), expected, rtol=1e-9, atol=1e-14)
+    expected = gradient(network(PlainSquare()), ForwardOverReverse(), settings)
+    torch.testing.assert_close(
+        gradient(network(PlainSquare()), DoubleBackward(), settings), expected, rtol=1e-9, atol=1e-14
+    )
     if settings != "gauss-newton":  # which finite differences do not have
-        found = gradient(network(None), FiniteDifference(), settings)
+        found = gradient(network(PlainSquare()), FiniteDifference(), settings)
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-9)
 
 
@@ -87,8 +54,8 @@ def test_every_kind_of_derivative_agrees_where_forward_mode_works(settings: str)
 def test_forward_mode_stays_where_it_works(settings: str) -> None:
     lines: list[str] = []
     fallback = Fallback(lines.append)
-    found = gradient(network(None), fallback, settings)
-    for one, other in zip(found, gradient(network(None), ForwardOverReverse(), settings), strict=True):
+    found = gradient(network(PlainSquare()), fallback, settings)
+    for one, other in zip(found, gradient(network(PlainSquare()), ForwardOverReverse(), settings), strict=True):
         assert torch.equal(one, other)
     assert fallback.kind == ForwardOverReverse()
     assert not lines
@@ -98,10 +65,10 @@ def test_forward_mode_stays_where_it_works(settings: str) -> None:
 def test_models_without_forward_mode_are_differentiated_backwards_twice(settings: str) -> None:
     lines: list[str] = []
     fallback = Fallback(lines.append)
-    found = gradient(network(Reverse), fallback, settings)
+    found = gradient(network(Square()), fallback, settings)
     assert fallback.kind == DoubleBackward()
     assert len(lines) == 1
-    expected = gradient(network(None), ForwardOverReverse(), settings)
+    expected = gradient(network(PlainSquare()), ForwardOverReverse(), settings)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-14)
 
 
@@ -109,15 +76,15 @@ def test_models_without_forward_mode_are_differentiated_backwards_twice(settings
 def test_models_without_second_derivatives_take_finite_differences(settings: str) -> None:
     lines: list[str] = []
     fallback = Fallback(lines.append)
-    found = gradient(network(ReverseOnce), fallback, settings)
+    found = gradient(network(Square(once=True)), fallback, settings)
     assert fallback.kind == FiniteDifference()
     assert len(lines) == 1
-    expected = gradient(network(None), ForwardOverReverse(), settings)
+    expected = gradient(network(PlainSquare()), ForwardOverReverse(), settings)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-9)
 
 
 def test_policy_optimizer_falls_back_by_itself(caplog: pytest.LogCaptureFixture) -> None:
-    outer = PolicyOptimizer(Policy().double(), network(Reverse), every=1)
+    outer = PolicyOptimizer(Policy().double(), network(Square()), every=1)
     for _ in range(2):
         step = outer.step((IMAGES, LABELS), (VALIDATION[0].double(), VALIDATION[1]))
         assert step is not None
@@ -160,7 +127,7 @@ def test_out_of_memory_is_raised() -> None:
 
 
 def test_finite_differences_leave_half_precision() -> None:
-    model = network(None).float()
+    model = network(PlainSquare()).float()
     images, validation = (IMAGES.float(), LABELS), (VALIDATION[0], VALIDATION[1])
 
     def found(hvp: SecondOrder, autocast: torch.dtype | None) -> Tensor:
