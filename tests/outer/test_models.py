@@ -24,13 +24,19 @@ LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
 
 
 def vision_transformer() -> nn.Module:
-    model = VisionTransformer(32, 8, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=32, dropout=0.1, num_classes=3)
-    nn.init.normal_(model.heads.head.weight, generator=torch.Generator().manual_seed(1))  # torchvision starts at zero
+    model: nn.Module = VisionTransformer(
+        32, 8, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=32, dropout=0.1, num_classes=3
+    )
+    nn.init.normal_(
+        model.get_parameter("heads.head.weight"), generator=torch.Generator().manual_seed(1)
+    )  # torchvision starts at zero
     return model
 
 
 def convnext() -> nn.Module:
-    return ConvNeXt([CNBlockConfig(8, 16, 1), CNBlockConfig(16, None, 1)], stochastic_depth_prob=0.5, num_classes=3)
+    blocks = [CNBlockConfig(8, 16, 1), CNBlockConfig(16, None, 1)]
+    model: nn.Module = ConvNeXt(blocks, stochastic_depth_prob=0.5, num_classes=3)
+    return model
 
 
 def frozen() -> nn.Module:

@@ -68,7 +68,8 @@ def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
 def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
     """Return `v`, scaled so that its slices along a dimension have the norms `g`; one norm if `dim` is −1."""
     others = [i for i in range(v.dim()) if dim == -1 or i != dim]
-    return v * (g / v.norm(2, others, keepdim=dim != -1))
+    norms: Tensor = v.norm(2, others, keepdim=dim != -1)
+    return v * (g / norms)
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Tensor | None = None) -> Tensor:
