@@ -50,5 +50,6 @@ def probe(model: nn.Module, channels: int, image_size: int) -> Tensor:
         for module, mode in modes.items():
             module.training = mode
     if not isinstance(logits, Tensor):
-        raise ModelError(f"the model returns a {type(logits).__name__}, expected a tensor")
+        kind = type(logits).__name__
+        raise ModelError(f"the model returns a {kind}, expected a tensor of logits; choose another `model.name`")
     return logits

@@ -24,7 +24,8 @@ class ComputeOptions:
         inner_mode: The mode of the model in the training loss. In `"eval"` the influence of an image does not depend on
             the other images; `"train"`, the mode of inner steps, is the choice of the paper's authors.
         outer_mode: The mode of the model in the validation loss. `"eval"` is the authors' choice.
-        hvp: How second derivatives are taken. By default `ForwardOverReverse()`.
+        hvp: How second derivatives are taken. By default `ForwardOverReverse()`; for a model that cannot be
+            differentiated so, `DoubleBackward()`, or else `FiniteDifference()`.
         check_every: Outer steps from one measurement of the linear system's residual to the next; 0 for none. From the
             same measurement `Neumann(tolerance=…)` decides which powers of the Hessian to leave out until the next.
 

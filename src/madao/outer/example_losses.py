@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from madao.distributed.group import Shard
 from madao.hypergrad import FunctionalModel, Term
-from madao.hypergrad.autodiff.functional_model import Mode, upcast
+from madao.hypergrad.autodiff.functional_model import Mode
+from madao.hypergrad.autodiff.twice_differentiable import upcast
 from madao.policy.base_augmentation import normalise
 
 Loss = Callable[..., Tensor]

@@ -37,13 +37,20 @@ class OuterGradient:
         """Return the same gradient by other second derivatives."""
         return dataclasses.replace(self, hvp=hvp)
 
-    def for_comparison(self, count: int) -> "OuterGradient":
-        """Return the gradient with which two kinds of second derivatives are compared, on `count` images.
+    def on_few(self, count: int) -> "OuterGradient":
+        """Return the same gradient for `count` images, of which some are only scored if a larger batch has such."""
+        if self.builder.compute.pathwise_batch is None:
+            return self
+        pathwise = min(self.builder.compute.pathwise_batch, max(count // 2, 1))
+        compute = dataclasses.replace(self.builder.compute, pathwise_batch=pathwise)
+        return dataclasses.replace(self, builder=dataclasses.replace(self.builder, compute=compute))
 
-        It is in single precision. Some of the images are only scored, if a larger batch would have such images.
+    def for_comparison(self, count: int) -> "OuterGradient":
+        """Return the gradient with which two kinds of second derivatives are compared on `count` images.
+
+        It is in single precision.
         """
-        compute = dataclasses.replace(self.builder.compute, autocast=None)
-        if compute.pathwise_batch is not None:
-            compute = dataclasses.replace(compute, pathwise_batch=min(compute.pathwise_batch, max(count // 2, 1)))
-        builder = dataclasses.replace(self.builder, compute=compute, solver=self.builder.solver.for_comparison())
-        return dataclasses.replace(self, builder=builder)
+        few = self.on_few(count)
+        compute = dataclasses.replace(few.builder.compute, autocast=None)
+        builder = dataclasses.replace(few.builder, compute=compute, solver=few.builder.solver.for_comparison())
+        return dataclasses.replace(few, builder=builder)

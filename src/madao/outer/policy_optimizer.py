@@ -21,6 +21,7 @@ from madao.hypergrad import (
     Stats,
     Traced,
 )
+from madao.hypergrad.autodiff.fallback import Fallback
 from madao.hypergrad.autodiff.functional_model import unwrap
 from madao.hypergrad.hypergradient import PendingHypergradient
 from madao.hypergrad.pytree import Vector
@@ -142,7 +143,8 @@ class PolicyOptimizer:
             compute=compute,
             ranks=self.ranks,
         )
-        self.reference = OuterGradient(self.builder, compute.hvp)
+        say = _LOGGER.warning if self.ranks.is_first else _LOGGER.debug
+        self.reference = OuterGradient(self.builder, Fallback(say) if compute.hvp is None else compute.hvp)
         self._estimate: Callable[[OuterRequest, tuple[Tensor, ...]], PendingHypergradient] = self.reference
         self._learned = learned
         self._signal, self._validation = RunningSignal(), ValidationBatches()

@@ -16,6 +16,7 @@ from madao.training.interrupt import Interrupted, StopRequest, stop_requests
 from madao.training.monitor.advice import loader_advice, memory_advice
 from madao.training.monitor.loggers import TensorBoardLogger
 from madao.training.monitor.profiler import timing_row
+from madao.training.outer_check import check_outer_step
 from madao.training.run.artifacts import record_images, record_policy
 from madao.training.run.contents import fitting
 from madao.training.run.result import FILE, Result, preferences
@@ -70,8 +71,11 @@ class Trainer:
             run.directory.release()
 
     def setup(self) -> None:
-        """Claim the run directory, and restore the last checkpoint, if there is one."""
+        """Try an outer step, claim the run directory, and restore the last checkpoint, if there is one."""
         run = self.run
+        if run.outer_loop is not None:
+            parts = run.config.task.bn_splits
+            run.notes.extend(check_outer_step(run.outer_loop, run.splits.train, run.device, parts))
         rank_zero_first(run.ranks, lambda: run.directory.claim(run.config))
         state = rank_zero_first(run.ranks, run.directory.checkpoints.load)
         if state is not None:

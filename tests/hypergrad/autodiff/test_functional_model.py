@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 
 from madao.hypergrad import (
     ConjugateGradient,
@@ -20,7 +21,6 @@ from madao.hypergrad import (
     Term,
     hypergradient,
 )
-from madao.hypergrad.autodiff.functional_model import _attention
 from madao.hypergrad.autodiff.products import SecondOrder
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -63,6 +63,17 @@ def convolutional(norm: Callable[[int], nn.Module]) -> nn.Module:
     )
 
 
+def activated(activation: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 6, 3), activation, nn.AvgPool2d(2), nn.Flatten(), nn.Linear(54, 3))
+
+
+def reparametrized(reparametrize: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    model = activated(nn.GELU())
+    for layer in (0, 4):
+        reparametrize(model[layer])  # type: ignore[index]
+    return model
+
+
 def frozen() -> nn.Module:
     model = convolutional(nn.BatchNorm2d)
     model[0].requires_grad_(False)  # type: ignore[index]
@@ -78,6 +89,10 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "batch norm": lambda: convolutional(nn.BatchNorm2d),
     "group norm": lambda: convolutional(lambda n: nn.GroupNorm(2, n)),
     "layer norm": lambda: convolutional(lambda n: nn.LayerNorm([n, 6, 6])),
+    "hard sigmoid": lambda: activated(nn.Hardsigmoid()),
+    "hard swish": lambda: activated(nn.Hardswish()),
+    "weight norm": lambda: reparametrized(parametrizations.weight_norm),
+    "spectral norm": lambda: reparametrized(parametrizations.spectral_norm),
     "attention": Attention,
     "tied": Tied,
     "frozen": frozen,
@@ -246,18 +261,6 @@ def test_models_compiled_in_place_run_uncompiled() -> None:
     part.get_submodule("0").compile(backend="eager")
     for model in (whole, part):
         torch.testing.assert_close(hypergradient(problem(model), Neumann(1, 1e-2)).grads, expected)
-
-
-def test_attention_equals_torchs_own() -> None:
-    generator = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(2, 4, 5, 8, generator=generator) for _ in range(3))
-    mask = torch.rand(5, 5, generator=generator) > 0.4
-    mask[2] = False  # a row that may attend to nothing
-    for settings in ({}, {"attn_mask": mask}, {"attn_mask": mask.float()}, {"is_causal": True}, {"scale": 0.3}):
-        expected = F.scaled_dot_product_attention(query, key, value, **settings)
-        torch.testing.assert_close(_attention(query, key, value, **settings), expected)
-    grouped = F.scaled_dot_product_attention(query, key[:, :2], value[:, :2], enable_gqa=True)
-    torch.testing.assert_close(_attention(query, key[:, :2], value[:, :2], enable_gqa=True), grouped)
 
 
 def test_a_transformer_in_evaluation_mode_and_half_precision_parameters() -> None:

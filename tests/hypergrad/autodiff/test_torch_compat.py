@@ -201,3 +201,16 @@ def test_the_allocator_has_its_switches() -> None:
     assert known or hasattr(torch.cuda.memory, "_set_allocator_settings"), CHANGED
     if torch.version.cuda is not None:
         assert hasattr(torch._C, "_cuda_clearCublasWorkspaces"), CHANGED
+
+
+def test_weight_normalization_calls_the_function_that_is_replaced() -> None:
+    calls: list[tuple[int, ...]] = []
+
+    def replacement(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+        calls.append((*v.shape, dim))
+        return v * g
+
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(3, 2))
+    with torch_compat.Replaced({torch_compat.weight_norm: replacement}):
+        layer(torch.rand(1, 3))
+    assert calls == [(2, 3, 0)], CHANGED

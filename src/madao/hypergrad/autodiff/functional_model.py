@@ -1,18 +1,20 @@
 """An `nn.Module` as a pure function of its parameters that has second derivatives."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+import contextvars
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from madao.hypergrad.autodiff.torch_compat import PROCESS_LOCK, Replaced, uncompiled
-from madao.hypergrad.pytree import HALF, at_least_single
+from madao.hypergrad.autodiff.twice_differentiable import TWICE_DIFFERENTIABLE
 
 Mode = Literal["train", "eval", "keep"]
+
+_WITHOUT_AUTOCAST = contextvars.ContextVar("without_autocast", default=False)
 
 
 class FunctionalModel:
@@ -69,28 +71,24 @@ class FunctionalModel:
             stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # for calls that no mode sees, as in scripted modules
             stack.enter_context(torch.compiler.set_stance("force_eager"))  # compiled code has no second derivative
-            stack.enter_context(Replaced(_TWICE_DIFFERENTIABLE))
-            if self.autocast is not None:
+            stack.enter_context(Replaced(TWICE_DIFFERENTIABLE))
+            if _WITHOUT_AUTOCAST.get():
+                stack.enter_context(torch.autocast(device.type, enabled=False))
+            elif self.autocast is not None:
                 # The cache of converted weights loses their forward-mode derivative.
                 stack.enter_context(torch.autocast(device.type, dtype=self.autocast, cache_enabled=False))
             _seed(self.seed, device)
             return torch.func.functional_call(self.model, {**params, **buffers}, inputs, keywords)
 
 
-def _in_single_precision(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def run(input: Tensor, *arguments: Any, **keywords: Any) -> Tensor:
-        if input.dtype not in HALF:
-            return function(input, *arguments, **keywords)
-        arguments = tuple(upcast(argument) for argument in arguments)
-        keywords = {name: upcast(value) for name, value in keywords.items()}
-        return function(input.float(), *arguments, **keywords).to(input.dtype)
-
-    return run
-
-
-def upcast(value: Any) -> Any:
-    """Convert a tensor of half precision to float32. Return anything else unchanged."""
-    return at_least_single(value) if isinstance(value, Tensor) else value
+@contextlib.contextmanager
+def without_autocast() -> Iterator[None]:
+    """Let every `FunctionalModel` compute in the precision of its parameters."""
+    token = _WITHOUT_AUTOCAST.set(True)
+    try:
+        yield
+    finally:
+        _WITHOUT_AUTOCAST.reset(token)
 
 
 def _seed(seed: int, device: torch.device) -> None:
@@ -99,52 +97,6 @@ def _seed(seed: int, device: torch.device) -> None:
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
         torch.cuda.default_generators[index].manual_seed(seed)
-
-
-def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    if not training or p == 0:
-        return input
-    kept = torch.empty(input.shape, dtype=input.dtype, device=input.device).bernoulli_(1 - p)
-    return input * kept / (1 - p) if p < 1 else input * kept
-
-
-def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """Compute `torch.nn.functional.scaled_dot_product_attention` by its definition."""
-    if enable_gqa:
-        key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
-    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    blank = torch.zeros((), dtype=torch.bool, device=scores.device)
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        blank = ~attn_mask.any(-1, keepdim=True)  # such rows attend to nothing and return zero
-        scores = scores.masked_fill(~attn_mask, -torch.inf).masked_fill(blank, 0)
-    elif attn_mask is not None:
-        scores = scores + attn_mask
-    return _dropout(scores.softmax(-1).masked_fill(blank, 0), dropout_p) @ value
-
-
-_NORMS = (F.batch_norm, F.group_norm, F.layer_norm)
-_TWICE_DIFFERENTIABLE: dict[Callable[..., Any], Callable[..., Any]] = {
-    F.scaled_dot_product_attention: _attention,
-    F.dropout: _dropout,
-    **{function: _in_single_precision(function) for function in _NORMS},
-}
-"""The functions that replace those of torch which have no second derivative, or not the same one in every mode.
-
-The fused kernels of attention have no second derivative. torch's dropout fills its mask in the order of the input's
-memory, which forward mode may change. Its norms of half-precision inputs have forward derivatives of another dtype. The
-fast paths of transformer layers are off in any case, since a mode is active.
-"""
 
 
 def unwrap(model: nn.Module) -> nn.Module:

@@ -20,7 +20,14 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from madao.hypergrad import pytree
-from madao.hypergrad.autodiff.torch_compat import PROCESS_LOCK, grad_without_graph, load_forward_mode
+from madao.hypergrad.autodiff.functional_model import without_autocast
+from madao.hypergrad.autodiff.torch_compat import (
+    PROCESS_LOCK,
+    grad_without_graph,
+    load_forward_mode,
+    tree_flatten,
+    tree_unflatten,
+)
 from madao.hypergrad.problem import SplitLoss, as_leaves, detached, mean
 from madao.hypergrad.pytree import Operator, OptionalVector, Vector
 
@@ -166,12 +173,31 @@ class DoubleBackward(SecondOrder):
             slope, *gradient = _gradient(along, (cotangent, *wanted(inputs)))
         return value.detach(), slope, tuple(gradient)
 
+    def gauss_newton(self, loss: SplitLoss, params: Vector, inputs: Vector) -> Operator:
+        """Return v ↦ Jᵀ S J v, with J v as the derivative in u of ⟨Jᵀ u, v⟩."""
+        point, fixed = detached(params, requires_grad=True), detached(inputs)
+        with torch.enable_grad():
+            found, form = tree_flatten(loss.outputs(point, fixed))
+            outputs = tuple(found)
+            cotangents = tuple(torch.zeros_like(output, requires_grad=True) for output in outputs)
+            pulled = _gradient(outputs, point, cotangents, create_graph=True)
+            here = detached(outputs, requires_grad=True)
+            slope = _gradient(mean(loss.of_outputs(tree_unflatten(here, form), fixed)), here, create_graph=True)
+
+        def product(direction: Vector) -> Vector:
+            moved = _gradient(pulled, cotangents, detached(direction), retain_graph=True)
+            curved = _gradient(slope, here, moved, retain_graph=True)
+            return _gradient(outputs, point, curved, retain_graph=True)
+
+        return product
+
 
 @dataclasses.dataclass(frozen=True)
 class FiniteDifference(SecondOrder):
-    """Second derivatives by central differences of first derivatives, for any loss that is not in half precision.
+    """Second derivatives by central differences of first derivatives, for any loss.
 
-    A product costs two gradients and has an error of O(step²). In half precision the difference would be noise.
+    A product costs two gradients and has an error of O(step²). In half precision the difference would be noise, so a
+    `FunctionalModel` computes without autocast.
 
     Attributes:
         step: The length of the step relative to the parameters: ε = step · ‖θ‖ / ‖v‖, with ‖θ‖ at least 1e-3. None for
@@ -191,7 +217,7 @@ class FiniteDifference(SecondOrder):
 
         def gradient(at: Vector) -> Vector:
             leaves = detached(at, requires_grad=True)
-            with torch.enable_grad():
+            with torch.enable_grad(), without_autocast():
                 return _gradient(mean(loss(leaves, fixed)), leaves)
 
         def product(direction: Vector) -> Vector:
@@ -206,7 +232,7 @@ class FiniteDifference(SecondOrder):
 
         def value_and_gradient(at: Vector) -> Vector:
             leaves = as_leaves(inputs)
-            with torch.enable_grad():
+            with torch.enable_grad(), without_autocast():
                 value = loss(at, leaves)
                 return (value.detach(), *_gradient(mean(value), wanted(leaves)))
 
@@ -216,7 +242,7 @@ class FiniteDifference(SecondOrder):
     def slopes(self, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> tuple[Tensor, Tensor]:
         """Return ℓ, and D_q ℓ from two more evaluations."""
         point, fixed = detached(params), detached(inputs)
-        with torch.no_grad():
+        with torch.no_grad(), without_autocast():
             (slope,) = self._central(lambda at: (loss(at, fixed),), point, direction)
             return loss(point, fixed), slope
 

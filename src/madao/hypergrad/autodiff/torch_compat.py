@@ -31,6 +31,7 @@ __all__ = [
     "tree_leaves",
     "tree_unflatten",
     "uncompiled",
+    "weight_norm",
     "without_repeats",
 ]
 
@@ -39,6 +40,10 @@ PROCESS_LOCK = threading.RLock()
 
 torch keeps each of these once a process, and fails or mixes up results if two threads use them at the same time.
 """
+
+
+weight_norm: Callable[..., Tensor] = torch._weight_norm
+"""The function `weight_norm(v, g, dim)` that both forms of torch's weight normalization call."""
 
 
 class Replaced(TorchFunctionMode):

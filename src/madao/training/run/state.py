@@ -33,7 +33,7 @@ class Run:
     Attributes:
         config: The settings.
         model_name: The name of the model, which the settings may leave open.
-        notes: Lines for people about the images.
+        notes: Lines for people about the images and the model.
         device: The device of this process.
         autocast: The half-precision dtype of forward passes, if any.
         ranks: The processes that share the run.
