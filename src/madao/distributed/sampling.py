@@ -20,10 +20,7 @@ def shard_of(count: int, ranks: ProcessGroup) -> Shard:
 
 
 def sample_shard(policy: AugmentationPolicy, images: Tensor, labels: Tensor, place: Shard, **settings: Any) -> Draw:
-    """Draw from a policy for the images of a shard.
-
-    If the policy depends on labels or images, the processes exchange them.
-    """
+    """Draw from a policy for the images of a shard. Processes exchange labels or images that the policy depends on."""
     condition = policy.condition(images, labels)
     if condition is not None:
         settings["condition"] = ProcessGroup.current().all_gather(condition, place)

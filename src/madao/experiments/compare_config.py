@@ -63,15 +63,7 @@ class CompareConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A comparison as a command line describes it.
-
-    Attributes:
-        chosen: The settings of the comparison.
-        folder: The folder of the runs.
-        base: The settings that all runs share.
-        methods: The settings of each method.
-        seeds: The seeds.
-    """
+    """A comparison as a command line describes it: the settings that all runs share, and those of each method."""
 
     chosen: CompareConfig
     folder: Path

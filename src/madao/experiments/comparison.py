@@ -1,7 +1,4 @@
-"""A comparison: train each method with each seed, and update their table after every run.
-
-A *cell* of a comparison is the run of one method with one seed.
-"""
+"""A comparison: train each method with each seed, and update their table after every run."""
 
 import contextlib
 import functools
@@ -25,20 +22,17 @@ from madao.training.run.directory import lock
 
 
 class Comparison:
-    """The cells of a plan: one training for each method and seed.
+    """The runs of a plan: one training for each method and seed.
 
     Args:
         plan: The methods, seeds and settings.
         command: The command line, for the record.
-        say: Called with each line about cells that failed.
+        say: Called with each line about runs that failed.
         describe: Called in the processes of the trainings with lines on images, model and policy. It must be picklable.
 
     Attributes:
-        problems: The error of each failed cell, by its name.
+        problems: The error of each failed run, by its name.
         unfinished: The reason why the search for RandAugment's magnitude has no result yet; empty if it has one.
-
-    Raises:
-        UserError: The folder, or the file of the record, holds something else.
     """
 
     def __init__(
@@ -65,10 +59,7 @@ class Comparison:
 
     @contextmanager
     def begin(self) -> Iterator[Table]:
-        """Lock the folder and write the table of the cells that are finished.
-
-        If the table cannot be written, this fails before any training.
-        """
+        """Lock the folder and write the table of the finished runs; if this is impossible, fail before any training."""
         self.plan.folder.mkdir(parents=True, exist_ok=True)
         with lock(self.plan.folder) or contextlib.nullcontext():
             data = begin_folder(self.plan)
@@ -76,17 +67,17 @@ class Comparison:
             yield self.write()
 
     def train(self) -> None:
-        """Train every cell that is not finished.
+        """Train every run that is not finished.
 
         Raises:
-            Interrupted: On SIGINT or SIGTERM, once every cell has written its checkpoint.
+            Interrupted: On SIGINT or SIGTERM, once every run has written its checkpoint.
         """
         self._pool.run(self._jobs())
         if self._search is not None and self._search.best() is None and not self.problems:
             self.unfinished = self._search.unfinished()
 
     def write(self) -> Table:
-        """Write the table and the record of all finished cells."""
+        """Write the table and the record of all finished runs."""
         folder = self.plan.folder
         wanted = dict.fromkeys(self.plan.methods, self.plan.seeds)
         table = tabulate(read_cells(folder), wanted, chosen_magnitude(folder))
@@ -113,7 +104,7 @@ class Comparison:
         return SharedSearch(path, search.trials, search.seeds, search.storage, name)
 
     def _jobs(self) -> Iterator[Job | None]:
-        """Yield the cells seed by seed, so that methods can be compared early; trials come with the first seed."""
+        """Yield the runs seed by seed, so that methods can be compared early; trials come with the first seed."""
         search = self._search
         for seed in self.plan.seeds:
             for method in self.plan.methods:
@@ -151,7 +142,7 @@ class Comparison:
             self._search.tell(magnitude, math.fsum(known) / len(known))
 
     def _ended(self, job: Job, problem: str | None) -> None:
-        """Note the end of a cell in the files, since the command may be killed at any time."""
+        """Note the end of a run in the files, since the command may be killed at any time."""
         if problem is not None:
             self.say(f"{job.name}: failed: {problem}")
         for magnitude, jobs in [*self._trials.items()]:
@@ -177,7 +168,7 @@ class Comparison:
         return dict(found)
 
     def _write_record(self, path: Path) -> None:
-        """Write the record of the plan's methods; cells of others that the file has stay."""
+        """Write the record of the plan's methods; runs of others that the file has stay."""
         before, folder = self._read_record(), self.plan.folder
         search = read_search(folder / SEARCH) if TUNED in self.plan.methods else {}
         about = {"command": without_paths(self.command), "jobs": (read_folder(folder) or {}).get("jobs")}

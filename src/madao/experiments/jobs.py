@@ -45,12 +45,7 @@ _HOPELESS = 2
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A training.
-
-    Attributes:
-        name: Its name in messages.
-        config: Its settings, with `out` and `resume`.
-    """
+    """A training with a name in messages, and settings with `out` and `resume`."""
 
     name: str
     config: TrainConfig
@@ -90,9 +85,8 @@ class JobPool:
     def run(self, jobs: Iterable[Job | None]) -> None:
         """Train all jobs. One that fails does not stop the others.
 
-        Args:
-            jobs: A new job is taken when a process is free. None means to wait until a running job has ended, or to
-                end if none is running.
+        A new job is taken when a process is free. None means to wait until a running job has ended, or to end if none
+        is.
 
         Raises:
             Interrupted: On SIGINT or SIGTERM, once every job has written its checkpoint.
@@ -185,15 +179,9 @@ def train(
     first: bool = False,
     say: Callable[[str], object] = print,
 ) -> None:
-    """Train in a process of a pool.
+    """Train in a process of a pool of `size`; send the message of an error through the channel.
 
-    Args:
-        config: The settings of the run.
-        name: Stands before the lines it prints.
-        size: Number of trainings that share the machine.
-        channel: Takes the message of an error.
-        first: Whether to print which images and which model all jobs have.
-        say: Called with the lines on images, model and policy, which name settings in backticks.
+    The first job also says which images and which model all jobs have. `say` gets settings in backticks.
     """
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a server that others started may let it through

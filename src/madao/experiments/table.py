@@ -1,6 +1,6 @@
 """The table of a comparison: mean error with interval, paired differences, time and memory of each method.
 
-The folder of a comparison has a run directory METHOD/SEED for each cell. RandAugment's are
+The folder of a comparison has a run directory METHOD/SEED for each method and seed. RandAugment's are
 randaugment/MAGNITUDE/SEED, and search.json names the chosen magnitude.
 """
 
@@ -27,9 +27,9 @@ class Row:
 
     Attributes:
         method: Its name.
-        errors: The error of each finished cell, by seed.
-        missing: The seeds of unfinished cells.
-        error: The mean error with its interval; None without a finished cell.
+        errors: The error of each finished run, by seed.
+        missing: The seeds of unfinished runs.
+        error: The mean error with its interval; None without a finished run.
         differences: The paired difference to each of `REFERENCES`; None to itself and without a common seed.
         minutes: Time of training without evaluation, the mean over seeds.
         memory: Peak memory in MiB, the largest over seeds; None if it was not measured.
@@ -62,12 +62,12 @@ class Table:
 
     @property
     def missing(self) -> int:
-        """Number of unfinished cells."""
+        """Number of unfinished runs."""
         return sum(len(row.missing) for row in self.rows)
 
 
 def cell_path(folder: Path, method: str, seed: int, magnitude: float | None = None) -> Path:
-    """Return the run directory of a cell, for RandAugment that of a magnitude."""
+    """Return the directory of a run, for RandAugment that of a magnitude."""
     inner = method_folder(folder, method)
     return inner / str(seed) if magnitude is None else inner / f"{magnitude:g}" / str(seed)
 
@@ -82,15 +82,7 @@ def chosen_magnitude(folder: Path) -> float | None:
 
 
 def read_cells(folder: Path, methods: Sequence[str] | None = None) -> dict[str, dict[int, Run]]:
-    """Read the finished cells.
-
-    Args:
-        folder: The folder of the comparison.
-        methods: The methods to read, by default all in the folder.
-
-    Returns:
-        The runs by method and seed.
-    """
+    """Read the finished runs of these methods, by default all in the folder, by method and seed."""
     found = sorted({current_method(path.name) for path in folder.iterdir() if path.is_dir()}) if folder.is_dir() else []
     magnitude = chosen_magnitude(folder)
     cells: dict[str, dict[int, Run]] = {}
@@ -112,13 +104,7 @@ def read_cells(folder: Path, methods: Sequence[str] | None = None) -> dict[str, 
 def tabulate(
     cells: Mapping[str, Mapping[int, Run]], wanted: Mapping[str, Sequence[int]], magnitude: float | None = None
 ) -> Table:
-    """Return the table of the cells.
-
-    Args:
-        cells: The finished cells.
-        wanted: The seeds of each method of the plan; these methods come first.
-        magnitude: The chosen magnitude of RandAugment.
-    """
+    """Return the table of finished runs. The methods of the plan come first, with the seeds that it wants of each."""
     runs = [run for seeds in cells.values() for run in seeds.values()]
     tested = any(run.result.get("test_error") is not None for run in runs) or not runs
     key = "test_error" if tested else "validation_error"
@@ -194,7 +180,7 @@ def headings(table: Table) -> list[str]:
 
 
 def lines(table: Table) -> list[list[str]]:
-    """Return the cells of each row as text, errors in percent."""
+    """Return the texts of each row, errors in percent."""
     found, references = [], _references(table)
     for row in table.rows:
         differences = [row.differences[name] for name in references]

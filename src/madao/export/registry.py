@@ -30,12 +30,9 @@ class Target:
 
 
 def export(spec: PolicySpec, to: str, module: str | None = None) -> str:
-    """Return the text of a file with the policy for another library.
+    """Return the text of a file with the policy for torchvision, albumentations, kornia, timm, python or json.
 
-    Args:
-        spec: The policy.
-        to: torchvision, albumentations, kornia, timm, python or json.
-        module: Module name of the file, for the example in it.
+    `module` is the module name of the file, for the example in it.
 
     Example:
         >>> text = export(policy.spec(), "torchvision")

@@ -39,9 +39,6 @@ def build(
             head may be for other classes.
         stem: First layers of torchvision's resnets, see `resnet`. "auto" is "small" for sides of up to 64 pixels.
 
-    Returns:
-        A module from `[B, channels, image_size, image_size]` to `[B, classes]`.
-
     Example:
         >>> model = build("resnet18", classes=10, image_size=32)
     """

@@ -176,9 +176,7 @@ class BaseAugmentation(SeededModule):
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Augment a batch with a fresh draw, without a gradient to the policy; in evaluation mode crop and normalise.
 
-        Args:
-            images: The batch.
-            labels: The class of each image, `[B]`, for a policy with classes.
+        Only policies with classes use the labels, `[B]`.
         """
         check_images(images)
         if not self.training:
@@ -219,13 +217,7 @@ class BaseAugmentation(SeededModule):
         return resized_crop(images, box, draw.flipped, height, width)
 
     def before_masks(self, masks: Tensor, draw: BaseDraw, outside: int = IGNORED) -> Tensor:
-        """Crop and flip masks as `before` does their images, to the nearest pixel.
-
-        Args:
-            masks: `[B, H, W]`, as large as the images. Values up to 255.
-            draw: The draw of the images.
-            outside: Value of the padding.
-        """
+        """Crop and flip masks `[B, H, W]` of values up to 255 as `before` does their images, to the nearest pixel."""
         planes = masks[:, None]
         height, width = self._sides(planes)
         if draw.height is None or draw.width is None:
@@ -284,12 +276,7 @@ def crop(
 def resized_crop(images: Tensor, box: Tensor, flipped: Tensor, height: int, width: int) -> Tensor:
     """Scale the part `box` of each image to `height` × `width`, bilinear, mirrored where `flipped`.
 
-    Args:
-        images: `[B, C, H, W]`, uint8 or float.
-        box: `[4, B]`: top, left, height and width as fractions of the image.
-        flipped: `[B]`, bool.
-        height: Height of the result.
-        width: Width of the result.
+    `box` is `[4, B]`: top, left, height and width as fractions of the image.
     """
     values = images.float() if images.dtype == torch.uint8 else images
     matrix = box_matrix(box, flipped).to(values.dtype)

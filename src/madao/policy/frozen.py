@@ -12,12 +12,7 @@ from madao.policy.spec import PolicySpec
 
 
 class FrozenPolicy(AugmentationPolicy):
-    """A policy that draws as `Policy` does, with the fixed numbers of a `PolicySpec`.
-
-    Args:
-        spec: The policy's numbers.
-        seed: Seed of the policy's own random numbers.
-    """
+    """A policy that draws as `Policy` does, with the fixed numbers of a `PolicySpec`."""
 
     def __init__(self, spec: PolicySpec, seed: int = 0) -> None:
         super().__init__(spec.operations, len(spec.stages), spec.fill, seed)

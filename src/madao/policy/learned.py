@@ -113,14 +113,7 @@ class Policy(AugmentationPolicy):
         *,
         condition: Tensor | None = None,
     ) -> Draw:
-        """Draw for a batch. The draw is the same with and without gradients.
-
-        Args:
-            images: The batch. Only its length and device matter, unless the policy uses the image.
-            generator: Source of randomness, on the device of `images`. By default the policy's own.
-            relaxed: Whether the draw carries gradients to the policy's parameters.
-            condition: One row per image, as `condition` returns it. By default `condition(images)`.
-        """
+        """Draw for a batch, as every policy does. If `relaxed`, the same draw carries gradients to the parameters."""
         generator = self.generator(images.device) if generator is None else generator
         self._check_parameters()
         if condition is None:
@@ -185,11 +178,8 @@ class Policy(AugmentationPolicy):
     def from_spec(cls, spec: PolicySpec, **settings: Any) -> Self:
         """Return a policy that continues to learn from the numbers of a spec.
 
-        Probabilities of exactly 0 or 1 have no finite logit; they start 10⁻⁶ away from it.
-
-        Args:
-            spec: Operations, stages, fill, magnitude jitter and numbers.
-            **settings: Arguments that a spec does not hold: `temperature`, `application_temperature`, `seed`.
+        Probabilities of exactly 0 or 1 have no finite logit; they start 10⁻⁶ away from it. `settings` are arguments
+        that a spec does not hold: `temperature`, `application_temperature`, `seed`.
         """
         if spec.conditional_on != cls.conditional_on:
             raise ValueError(

@@ -28,9 +28,7 @@ NAMED: dict[str, Callable[[int], AugmentationPolicy]] = {
 def load_policy(name_or_path: str | os.PathLike[str], seed: int = 0) -> AugmentationPolicy:
     """Return a built-in policy by name, or a learned one from its JSON file or its run directory.
 
-    Args:
-        name_or_path: "uniform", "randaugment", "trivialaugment", "autoaugment-cifar10", …, or a path.
-        seed: Seed of the policy's own random numbers.
+    Names are "uniform", "randaugment", "trivialaugment", "trivialaugment-normal", "autoaugment-cifar10", ….
 
     Example:
         >>> policy = madao.load_policy("runs/photos")

@@ -90,12 +90,7 @@ class MoCo(Task):
         self._step = torch.compile(self.key, dynamic=False)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the contrastive loss of each query.
-
-        Args:
-            outputs: Queries, `[B, dimensions]`, of any norm.
-            targets: Their keys, of norm 1.
-        """
+        """Return the contrastive loss of each query, of any norm. Targets are their keys, of norm 1."""
         logits = self._logits(outputs, targets)
         return logits.logsumexp(1) - logits[:, 0]
 

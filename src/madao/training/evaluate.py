@@ -29,19 +29,7 @@ def evaluate_images(
     batch_size: int = 500,
     workers: int = 0,
 ) -> EvalResult:
-    """Measure a model by its task.
-
-    Args:
-        model: The model, on its device.
-        images: The images.
-        train: The training images, for metrics that compare with them.
-        task: The task.
-        base_augmentation: Centres and normalises images.
-        autocast: The half-precision dtype of forward passes, if any.
-        ranks: The processes that share the images. The result covers all of them.
-        batch_size: Images of one pass.
-        workers: Processes that read images that are not in memory.
-    """
+    """Measure a model by its task on images that processes share. Some metrics compare with the training images."""
     ranks = ProcessGroup() if ranks is None else ranks
     batches = functools.partial(
         Batches,
@@ -70,14 +58,14 @@ def evaluate(
     metric: Metric | None = None,
     known: Callable[[], Iterable[tuple[Tensor, Tensor]]] | None = None,
 ) -> EvalResult:
-    """Measure a model on batches. The model is in evaluation mode during this.
+    """Measure a model, in evaluation mode, on batches of uint8 images and targets on its device.
 
     Args:
         model: The model.
-        batches: uint8 images and targets, on the model's device.
+        batches: The batches, of each process its part. The result covers all of them.
         base_augmentation: Centres and normalises images.
         autocast: The half-precision dtype of forward passes, if any.
-        ranks: The processes, each with a part of the batches. The result covers all of them.
+        ranks: The processes.
         metric: The metric. By default that of classification.
         known: Returns batches of training images, for metrics that compare with them.
     """

@@ -68,13 +68,7 @@ class InnerStep:
         self.accumulate, self.clip, self.shard, self.world = accumulate, clip, shard, world
 
     def __call__(self, images: Tensor, targets: Tensor, augment: bool) -> InnerResult:
-        """Train on a batch.
-
-        Args:
-            images: uint8 images.
-            targets: Their targets.
-            augment: Whether the images pass through the policy.
-        """
+        """Train on a batch of uint8 images, which pass through the policy if `augment`."""
         task = self.task
         shard = Shard.alone(len(images)) if self.shard is None else self.shard
         draw, cropped, targets = crop_batch(task, self.base_augmentation, images, targets, shard)
@@ -108,11 +102,8 @@ class InnerStep:
 class GraphedStep:
     """`InnerStep` recorded as a CUDA graph, for models whose steps take less time than their kernel launches.
 
-    Args:
-        step: The step to record.
-        random: The modules from whose random numbers the step draws.
-        say: Called with a line if the step cannot be recorded.
-        memory: The memory that the graph shares with others.
+    `random` are the modules from whose random numbers the step draws, and `memory` is shared with other graphs. `say`
+    is called with a line if the step cannot be recorded.
     """
 
     def __init__(

@@ -71,15 +71,7 @@ def linear_evaluation(
 ) -> EvalResult:
     """Train a linear classifier on frozen features; return its error on test images.
 
-    Args:
-        encoder: A module with a method `features`, on its device.
-        train: The training images.
-        test: The test images.
-        classes: The number of classes.
-        base_augmentation: Crops and normalises images.
-        protocol: The training of the classifier.
-        autocast: The half-precision dtype of the encoder's passes, if any.
-        workers: Processes that read images that are not in memory.
+    `encoder` is a module with a method `features`, on its device.
     """
     device = next(encoder.parameters()).device
     half = functools.partial(torch.autocast, device.type, dtype=autocast) if autocast else contextlib.nullcontext

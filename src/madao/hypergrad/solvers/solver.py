@@ -79,12 +79,7 @@ class Solver:
     remembers: ClassVar[bool] = False
 
     def solve(self, system: System, state: Any = None) -> Solution:
-        """Approximate q = H⁻¹ v.
-
-        Args:
-            system: v, and the derivatives of the inner loss.
-            state: The state that `prepare` returned; None for a single call that remembers nothing.
-        """
+        """Approximate q = H⁻¹ v. `state` is the one that `prepare` returned; None for a call that remembers nothing."""
         raise NotImplementedError(f"{type(self).__name__} must override solve()")
 
     def differentiate(self, problem: FlatProblem) -> Path | None:
@@ -105,13 +100,7 @@ class Solver:
         return state if self.remembers else None
 
     def update(self, state: Any, carry: Any, stats: Stats) -> Any:
-        """Return the state to keep after a call.
-
-        Args:
-            state: The state that was passed to `solve`.
-            carry: `Solution.carry` of the call.
-            stats: The health of the hypergradient.
-        """
+        """Return the state to keep after a call, from `Solution.carry` and the health of the hypergradient."""
         return state
 
     def state_dict(self, state: Any) -> dict[str, Any]:

@@ -2,15 +2,11 @@
 # ruff: noqa: N803, N806, SIM102 -- kernel constants are in capitals, and branches on them vanish at compile time
 """The backward pass of `forward.fused` in Triton, with static shapes and without waits of the host.
 
-For result_b = O_b(image_b, μ_b) and a cotangent g of the result it computes the vector-Jacobian product
+For result_b = O_b(image_b, μ_b) and a cotangent g of the result it computes the vector-Jacobian products Σ g_b ·
+∂O_b/∂μ and gᵀ_b · ∂O_b/∂image, with the derivatives that autograd finds in `dispatch.grouped`. The values of the
+forward pass are computed again, so that only the images and the draw stay in memory.
 
-    ∂/∂μ_b = Σ g_b · ∂O_b/∂μ,        ∂/∂image_b = gᵀ_b · ∂O_b/∂image
-
-with the derivatives that autograd finds in `dispatch.grouped`: exact for differentiable operations, straight through
-for staircases (`Operation.derivative`, `tone.py`). The values of the forward pass are computed again, so that only the
-images and the draw stay in memory.
-
-It is two launches. The first sums over whole images, one program per image and in a fixed order: the gradient of the
+The first of two launches sums over whole images, one program per image and in a fixed order: the gradient of the
 magnitude, and the sums that the second launch needs. The second writes the gradient of the images if it is needed.
 Geometric operations spread a pixel over its four neighbours with atomic sums, whose order varies; all other sums are
 reproducible.
@@ -88,10 +84,7 @@ def fused_differentiable(
     applied: Tensor | None = None,
     fill: Fill = 0.0,
 ) -> Tensor:
-    """Do what `fused` does for `differentiable` images, with derivatives in images and magnitude.
-
-    Reverse mode only, and first derivatives only.
-    """
+    """Do what `fused` does for `differentiable` images, with first derivatives in reverse mode only."""
     result: Tensor = _Fused.apply(images, magnitude, choice, sign, applied, tuple(operations), fill)
     return result
 

@@ -78,9 +78,9 @@ def fused(
     applied: Tensor | None = None,
     fill: Fill = 0.0,
 ) -> Tensor:
-    """Do what `dispatch` does, for `supported` images and without derivatives.
+    """Do what `dispatch` does, for `supported` images, without derivatives and checks: the host would have to wait.
 
-    Nothing is checked, since the host would have to wait. An image with an invalid choice does not change.
+    An image with an invalid choice does not change.
     """
     images = images.contiguous()
     count, channels, height, width = images.shape

@@ -23,19 +23,16 @@ class ClassPolicy(Policy):
     With δ = 0 the draws equal those of `Policy`. `policy(images, labels)` augments a batch. The properties `selection`,
     `application` and `magnitude` are those of the shared part φ.
 
-    A class has few images, so its gradient has little signal. Deviations therefore have a prior, δ ~ N(0, 1 / (λ r)).
-    It adds ½ λ r Σ δ² to the validation loss, which is λ r δ in ∂g/∂δ. r is the root mean square of ∂g/∂δ over all
-    classes at that step, because the scale of ∂g/∂φ depends on solver and loss. At δ = 1/λ the prior's gradient is
-    as long as a typical gradient of the loss. For a class with few images, whose gradient is shorter, the prior
-    prevails earlier. Since ∂g/∂φ = Σ_c ∂g/∂δ_c, both gradients vanish only where Σ_c δ_c = 0: φ is then the mean of the
-    classes' logits.
+    A class has few images, so its gradient has little signal. Deviations therefore have a prior, δ ~ N(0, 1 / (λ r)),
+    which adds λ r δ to ∂g/∂δ. r is the root mean square of ∂g/∂δ over all classes at that step, because the scale of
+    ∂g/∂φ depends on solver and loss: at δ = 1/λ the prior's gradient is as long as a typical gradient of the loss.
+    Since ∂g/∂φ = Σ_c ∂g/∂δ_c, both gradients vanish only where Σ_c δ_c = 0: φ is then the mean of the classes' logits.
 
     Args:
         classes: Names of the classes, in the order of labels, or their number.
         stages: Number of operations in a row, K.
         shrinkage: λ; 0 for no prior.
-        **settings: Arguments of `Policy`: `operations`, `limits`, `exclude`, `fill`, `temperature`,
-            `application_temperature`, `magnitude_jitter`, `init_magnitude`, `seed`.
+        **settings: Further arguments of `Policy`.
 
     Example:
         >>> policy = madao.ClassPolicy(["cat", "dog", "owl"])

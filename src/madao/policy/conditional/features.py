@@ -36,16 +36,11 @@ def of_kinds(values: tuple[float, ...]) -> Tensor:
 
 @torch.no_grad()
 def features(images: Tensor) -> Tensor:
-    """Return means and deviations of the channels, how much neighbours differ, and the brightness of 4 × 4 patches.
+    """Return each image's features, `[B, 24]`, at least float32, without a gradient.
 
+    They are means and deviations of the channels, how much neighbours differ, and the brightness of 4 × 4 patches.
     Neighbours are pixels of a thumbnail of the luma, 16 × 16 means over areas, so the features hardly change with the
     image's size. The brightness of a patch is its mean in the thumbnail minus the mean of the whole.
-
-    Args:
-        images: `[B, C, H, W]`, C of 1 or 3, uint8 or float in [0, 1].
-
-    Returns:
-        `[B, 24]`, at least float32, without a gradient.
     """
     kind = torch.promote_types(images.dtype, torch.float32)
     if not len(images):

@@ -27,11 +27,10 @@ _CHUNK = 64
 class ImagePolicy(Policy):
     """A `Policy` whose logits depend on the image: image x has φ + V h(x) / √H, with φ shared by all images.
 
-    h(x) = tanh(W f(x) / √F + b) − c are H hidden units on F = 24 standardised features of the image: means and
-    deviations of its channels, how much neighbours differ, and the brightness of 4 × 4 patches
+    h(x) = tanh(W f(x) / √F + b) − c are H hidden units on F = 24 standardised features of the image
     (`madao.policy.conditional.features`). V starts at zero, so the draws are those of `Policy` until V learns. c is the
     mean of h, so φ is the mean of the images' logits. The properties `selection`, `application` and `magnitude` are
-    those of φ; `law_of(images)` returns those of given images.
+    those of φ; `tables_of(images)` returns those of given images.
 
     W and b are drawn from normal distributions and do not learn. The logits are then linear in V, and V has an unbiased
     gradient from the first step. A hidden layer that learns too would change the meaning of V through its noise
@@ -41,8 +40,7 @@ class ImagePolicy(Policy):
         stages: Number of operations in a row, K.
         units: Number of hidden units, H.
         shrinkage: λ; 0 for no prior.
-        **settings: Arguments of `Policy`: `operations`, `limits`, `exclude`, `fill`, `temperature`,
-            `application_temperature`, `magnitude_jitter`, `init_magnitude`, `seed`.
+        **settings: Further arguments of `Policy`.
 
     Example:
         >>> policy = madao.ImagePolicy()
@@ -74,12 +72,9 @@ class ImagePolicy(Policy):
             self.register_parameter(f"{kind}_outputs", nn.Parameter(torch.zeros(stages, units, count)))
 
     def standardise(self, images: Tensor) -> None:
-        """Centre and scale features and hidden units on these images; a thousand are enough.
+        """Centre and scale features and hidden units on images as the policy receives them; a thousand are enough.
 
         The default values are those of photographs. Call this before learning begins: it changes the meaning of V.
-
-        Args:
-            images: `[B, C, H, W]`, uint8 or float in [0, 1], as the policy receives them.
         """
         check_images(images)
         if len(images) < 2:

@@ -12,14 +12,7 @@ SHRINKAGE = 0.1
 def add_prior(
     policy: nn.Module, gradients: Mapping[str, Tensor], ending: str, shrinkage: float
 ) -> Mapping[str, Tensor]:
-    """Return ∂g/∂δ + λ r δ for parameters δ whose names have this ending, r the root mean square of ∂g/∂δ.
-
-    Args:
-        policy: The module that has the parameters.
-        gradients: Gradients of all its parameters, by name.
-        ending: The ending of the names of the parameters with a prior.
-        shrinkage: λ.
-    """
+    """Return ∂g/∂δ + λ r δ for parameters δ with this ending of their names, r the root mean square of ∂g/∂δ."""
 
     def pulled(name: str, gradient: Tensor) -> Tensor:
         deviation = policy.get_parameter(name).detach()

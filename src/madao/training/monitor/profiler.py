@@ -103,10 +103,7 @@ class Profiler:
             self._close()
 
     def read(self) -> dict[str, float | None]:
-        """Return seconds in outer steps, peak memory in MiB without and within them, and seconds of waiting.
-
-        A number that is not known is None.
-        """
+        """Return seconds in outer steps, peak MiB without and within them, and seconds of waiting; None if unknown."""
         self._close_all()
         inner = self._inner_peak if self._outer_peak else self._peak()
         return {
@@ -151,15 +148,9 @@ class Profiler:
 
 
 def timing_row(seconds: float, rate: float, cost: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return an epoch's row of timing.csv.
+    """Return an epoch's row of timing.csv, with the rate of a model that never waits for images.
 
-    Args:
-        seconds: The seconds of the epoch.
-        rate: Its images per second.
-        cost: The numbers of `Profiler.read`; `waiting_seconds` is None where images are in memory.
-
-    Returns:
-        All of these, and `model_images_per_second`: the rate of a model that never waits for images.
+    `cost` are the numbers of `Profiler.read`; `waiting_seconds` is None where images are in memory.
     """
     waiting = cost["waiting_seconds"]
     model_rate = None if waiting is None or waiting >= seconds else rate * seconds / (seconds - waiting)
