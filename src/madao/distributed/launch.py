@@ -23,13 +23,9 @@ PATIENCE = timedelta(minutes=30)
 
 
 def launch(device: torch.device, devices: int, nodes: int, half: bool) -> Fabric:
-    """Start the processes and return their Fabric. Under `torchrun`, join the processes that it has started.
+    """Start the processes, in bfloat16 if `half`, and return their Fabric. Under `torchrun`, join its processes.
 
-    Args:
-        device: The device of a run on one device; otherwise only its type counts.
-        devices: Processes on this machine, one for each device.
-        nodes: The number of machines.
-        half: Whether forward passes are in bfloat16.
+    Of several devices on a machine, each has one process, and only the type of `device` counts.
     """
     if "LOCAL_WORLD_SIZE" in os.environ:  # torchrun knows
         devices = int(os.environ["LOCAL_WORLD_SIZE"])

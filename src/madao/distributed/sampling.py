@@ -4,7 +4,6 @@ Every process makes the same draws for the whole batch and uses the draws of its
 not affect how a batch is augmented, and a run may be resumed with another number.
 """
 
-import dataclasses
 from typing import Any
 
 from torch import Tensor
@@ -31,8 +30,7 @@ def sample_base_shard(standard: BaseAugmentation, images: Tensor, place: Shard) 
     """Draw from the base augmentation for the images of a shard."""
     draw = standard.sample(_whole(images, place))
     own = slice(place.start, place.start + len(images))
-    fields = {field.name: getattr(draw, field.name) for field in dataclasses.fields(draw)}
-    return dataclasses.replace(draw, **{name: value[own] for name, value in fields.items() if value is not None})
+    return BaseDraw(**{name: value[own] for name, value in vars(draw).items() if value is not None})
 
 
 def _whole(images: Tensor, place: Shard) -> Tensor:

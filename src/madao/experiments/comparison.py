@@ -22,29 +22,19 @@ from madao.training.run.directory import lock
 
 
 class Comparison:
-    """The runs of a plan: one training for each method and seed.
-
-    Args:
-        plan: The methods, seeds and settings.
-        command: The command line, for the record.
-        say: Called with each line about runs that failed.
-        describe: Called in the processes of the trainings with lines on images, model and policy. It must be picklable.
-
-    Attributes:
-        problems: The error of each failed run, by its name.
-        unfinished: The reason why the search for RandAugment's magnitude has no result yet; empty if it has one.
-    """
+    """The runs of a plan: one training for each method and seed."""
 
     def __init__(
         self,
         plan: Plan,
-        command: Sequence[str] = (),
-        say: Callable[[str], object] = print,
-        describe: Callable[[str], object] = print,
+        command: Sequence[str] = (),  # for the record
+        say: Callable[[str], object] = print,  # gets lines about runs that failed
+        describe: Callable[[str], object] = print,  # gets lines on images, model and policy; it must be picklable
     ) -> None:
-        self.plan, self.command, self.say, self.unfinished = plan, command, say, ""
+        self.plan, self.command, self.say = plan, command, say
+        self.unfinished = ""  # why the search for RandAugment's magnitude has no result yet
         self._pool = JobPool(plan.chosen.jobs, self._ended, functools.partial(train, say=describe))
-        self.problems = self._pool.problems
+        self.problems = self._pool.problems  # the error of each failed run, by its name
         self._trials: dict[float, list[Job]] = {}
         self._said_unwritable = False
         if TUNED in plan.methods and plan.chosen.search.trials and plan.chosen.search.storage is not None:
@@ -156,7 +146,6 @@ class Comparison:
             self._said_unwritable = True
 
     def _read_record(self) -> dict[str, Any]:
-        """Read the record that the export adds to."""
         if self.export is None or not self.export.exists():
             return {}
         try:

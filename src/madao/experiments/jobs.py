@@ -57,28 +57,20 @@ class Job:
 
 
 class JobPool:
-    """Trains jobs. Finished ones are skipped, interrupted ones resumed.
+    """A pool of processes that trains jobs. Finished ones are skipped, interrupted ones resumed.
 
     `concurrent.futures.ProcessPoolExecutor` is not enough. It gives up all jobs when one process dies, for example
     because it is out of memory, and it cannot ask a running job for a checkpoint.
-
-    Args:
-        size: Number of processes at a time.
-        ended: Called after each job that a process worked on, with its error or None.
-        target: Runs in each process, by default `train`.
-
-    Attributes:
-        problems: The error of each failed job, by its name.
     """
 
     def __init__(
         self,
-        size: int = 1,
-        ended: Callable[[Job, str | None], object] = lambda *_: None,
-        target: Callable[..., None] | None = None,
+        size: int = 1,  # processes at a time
+        ended: Callable[[Job, str | None], object] = lambda *_: None,  # gets each job that was trained, and its error
+        target: Callable[..., None] | None = None,  # runs in each process, by default `train`
     ) -> None:
         self.size, self.ended, self.target = size, ended, target or train
-        self.problems: dict[str, str] = {}
+        self.problems: dict[str, str] = {}  # the error of each failed job, by its name
         self._running: dict[int, tuple[Job, BaseProcess, Connection]] = {}
         self._succeeded = self._started = 0
 

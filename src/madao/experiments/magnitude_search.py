@@ -17,10 +17,6 @@ class MagnitudeSearch:
     """A random search over magnitudes, by the mean validation error over seeds.
 
     The file remembers finished trials, also when their run directories are gone.
-
-    Attributes:
-        magnitudes: The magnitude of each trial.
-        errors: The validation error of each finished trial, by its magnitude.
     """
 
     def __init__(self, path: Path, trials: int, seeds: int = 1) -> None:

@@ -19,14 +19,9 @@ _PERMANENT = ("ArgumentError", "NoSuchModuleError")
 
 
 class SharedSearch(MagnitudeSearch):
-    """A random search whose trials several commands divide among themselves.
+    """A random search whose trials several commands divide among themselves: those that share storage and name.
 
-    Args:
-        path: The file in which this command remembers its own trials.
-        trials: Number of magnitudes to try.
-        seeds: Number of trainings for each magnitude.
-        storage: The URL of an Optuna storage: sqlite:///FILE or postgresql://….
-        name: The name of the study. Searches of other names in the same storage are independent.
+    The file remembers the trials of this command.
     """
 
     def __init__(self, path: Path, trials: int, seeds: int, storage: str, name: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from madao.config.aliases import current_method, method_folder
 from madao.errors import ReportError
-from madao.report.compare import Difference, Interval, difference, in_percent, interval
+from madao.report.compare import Interval, difference, in_percent, interval
 from madao.report.run import Run, read_run
 
 REFERENCES = ("base", "uniform", "randaugment")
@@ -23,42 +23,25 @@ TUNED = "randaugment"
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The row of a method.
-
-    Attributes:
-        method: Its name.
-        errors: The error of each finished run, by seed.
-        missing: The seeds of unfinished runs.
-        error: The mean error with its interval; None without a finished run.
-        differences: The paired difference to each of `REFERENCES`; None to itself and without a common seed.
-        minutes: Time of training without evaluation, the mean over seeds.
-        memory: Peak memory in MiB, the largest over seeds; None if it was not measured.
-    """
+    """The row of a method."""
 
     method: str
-    errors: Mapping[int, float]
-    missing: Sequence[int]
-    error: Interval | None
-    differences: Mapping[str, Difference | None]
-    minutes: float | None
-    memory: float | None
+    errors: Mapping[int, float]  # of each finished run, by seed
+    missing: Sequence[int]  # the seeds of unfinished runs
+    error: Interval | None  # the mean error with its interval; None without a finished run
+    differences: Mapping[str, Interval | None]  # paired, to each of `REFERENCES` but itself; None without common seed
+    minutes: float | None  # of training without evaluation, the mean over seeds
+    memory: float | None  # the peak in MiB, the largest over seeds; None if it was not measured
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A comparison of methods.
+    """A comparison of methods."""
 
-    Attributes:
-        measure: `"test error"`, or `"validation error"` where the data has no test images.
-        rows: The methods.
-        magnitude: The chosen magnitude of RandAugment, if any.
-        unlearned: The reasons why learned policies did not change, by method and seed.
-    """
-
-    measure: str
+    measure: str  # "test error", or "validation error" where the data has no test images
     rows: Sequence[Row]
-    magnitude: float | None = None
-    unlearned: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    magnitude: float | None = None  # the chosen one of RandAugment, if any
+    unlearned: Mapping[str, str] = dataclasses.field(default_factory=dict)  # why policies did not change
 
     @property
     def missing(self) -> int:
@@ -125,7 +108,9 @@ def tabulate(
 
 def _row(method: str, runs: Mapping[int, Run], errors: Mapping[str, Mapping[int, float]], wanted: Sequence[int]) -> Row:
     own = errors.get(method, {})
-    differences = {other: None if other == method else _difference(own, errors.get(other, {})) for other in REFERENCES}
+    differences = {
+        other: None if other == method else difference(own, errors.get(other, {})).mean for other in REFERENCES
+    }
     times = [minutes for run in runs.values() if (minutes := train_minutes(run)) is not None]
     memories = [memory for run in runs.values() if (memory := peak_memory(run)) is not None]
     return Row(
@@ -190,7 +175,7 @@ def lines(table: Table) -> list[list[str]]:
                 row.method,
                 f"{finished} of {wanted}" if row.missing else str(finished),
                 in_percent(row.error),
-                *(in_percent(None if d is None else d.mean, signed=True) for d in differences),
+                *(in_percent(each, signed=True) for each in differences),
                 "–" if row.minutes is None else f"{row.minutes:.1f}",
                 "–" if row.memory is None else f"{row.memory:.0f}",
             ]
@@ -225,15 +210,8 @@ def _references(table: Table) -> list[str]:
     return [name for name in REFERENCES if name in methods]
 
 
-def _difference(own: Mapping[int, float], reference: Mapping[int, float]) -> Difference | None:
-    found = difference(own, reference)
-    return None if found.mean is None else found
-
-
-def _difference_to_dict(found: Difference | None) -> dict[str, Any] | None:
-    if found is None or found.mean is None:
-        return None
-    return {"mean": found.mean.mean, "half_width": found.mean.half_width, "seeds": found.mean.count}
+def _difference_to_dict(found: Interval | None) -> dict[str, Any] | None:
+    return None if found is None else {"mean": found.mean, "half_width": found.half_width, "seeds": found.count}
 
 
 def _finished(path: Path) -> bool:

@@ -10,23 +10,14 @@ from madao.text import nearest
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A library or format that a policy can be exported to.
+    """A library or format that a policy can be exported to."""
 
-    Attributes:
-        file: Default name of the file.
-        needs: Packages that the file imports.
-        write: Returns the file's text from a policy and the file's module name.
-        usage: Two lines that use the file, with `{module}` for its name.
-        labels: Whether its transforms take labels, which policies with classes need.
-        sees_images: Whether its transforms see the image before they draw, which policies that depend on it need.
-    """
-
-    file: str
-    needs: str
-    write: Callable[[PolicySpec, str], str]
-    usage: tuple[str, str]
-    labels: bool = False
-    sees_images: bool = True
+    file: str  # its default name
+    needs: str  # packages that the file imports
+    write: Callable[[PolicySpec, str], str]  # returns the text from a policy and the file's module name
+    usage: tuple[str, str]  # two lines that use the file, with `{module}` for its name
+    labels: bool = False  # whether its transforms take labels, which policies with classes need
+    sees_images: bool = True  # whether its transforms see the image before they draw
 
 
 def export(spec: PolicySpec, to: str, module: str | None = None) -> str:

@@ -116,7 +116,7 @@ class ImageAugmenter:
         `label` is for a policy with classes; `image`, `[..., C, H, W]`, for one that uses the image: the first counts.
         """
         if self.frozen.uses_image:
-            ends, application, magnitude = self._law(image)
+            ends, application, magnitude = self._tables(image)
         else:
             which = self._row(label)
             ends, application, magnitude = self._cumulative[which], self._application[which], self._magnitude[which]
@@ -138,7 +138,7 @@ class ImageAugmenter:
             image = from_pil(image) if self.frozen.uses_image else None
         return self.steps(uniforms, label, image)
 
-    def _law(self, image: Tensor | None) -> tuple[list[list[float]], list[list[float]], list[list[float]]]:
+    def _tables(self, image: Tensor | None) -> tuple[list[list[float]], list[list[float]], list[list[float]]]:
         """Return cumulative selection probabilities, p and μ of each stage for an image."""
         if image is None:
             raise ValueError(
@@ -147,7 +147,7 @@ class ImageAugmenter:
             )
         batch = image.reshape(-1, *image.shape[-3:])[:1]
         check_images(batch)
-        selection, application, magnitude = (table[:, 0].tolist() for table in self.frozen.law_of(batch.cpu()))
+        selection, application, magnitude = (table[:, 0].tolist() for table in self.frozen.tables_of(batch.cpu()))
         return [_cumulative(row) for row in selection], application, magnitude
 
     def _row(self, label: int | None) -> int:
@@ -182,10 +182,6 @@ class ImageAugmenter:
         check_images(batch)
         check_fill_fits(self.spec.fill, batch)
         return self._apply(batch, steps).reshape(image.shape)
-
-    def apply_each(self, images: Tensor, each: Sequence[Steps]) -> Tensor:
-        """Augment images `[B, C, H, W]`, each with its own draw."""
-        return self.frozen.augment(images, self.draw(each, images.device)) if len(images) else images
 
     def apply_pil(self, image: Image.Image, steps: Steps) -> Image.Image:
         """Augment a PIL image of mode L or RGB; return the same object if no operation is applied."""

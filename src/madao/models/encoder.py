@@ -75,7 +75,6 @@ class SplitBatchNorm(nn.BatchNorm2d):
         return self._by_definition(images) if torch.compiler.is_compiling() else self._by_channels(images)
 
     def _by_channels(self, images: Tensor) -> Tensor:
-        """Normalise the parts as if they were channels."""
         _, channels, height, width = images.shape
         assert self.running_mean is not None
         assert self.running_var is not None

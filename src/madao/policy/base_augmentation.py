@@ -146,7 +146,6 @@ class BaseAugmentation(SeededModule):
         return dataclasses.replace(draw, inner=self._sample_inner(self.before(images, draw), given, relaxed, labels))
 
     def _sides(self, images: Tensor) -> tuple[int, int]:
-        """Return height and width of the result."""
         height, width = images.shape[2:]
         if self.size is None:
             return height, width
@@ -252,18 +251,9 @@ class BaseAugmentation(SeededModule):
         return ", ".join(f"{name}={getattr(self, name)}" for name in names)
 
 
-def crop(
-    images: Tensor,
-    top: Tensor,
-    left: Tensor,
-    flipped: Tensor,
-    padding: int,
-    height: int | None = None,
-    width: int | None = None,
-) -> Tensor:
+def crop(images: Tensor, top: Tensor, left: Tensor, flipped: Tensor, padding: int, height: int, width: int) -> Tensor:
     """Pad with zeros, crop `height` × `width` at (top, left), and mirror where `flipped`, in one gather."""
     count, channels = images.shape[:2]
-    height, width = images.shape[2] if height is None else height, images.shape[3] if width is None else width
     device = images.device
     column = torch.arange(width, device=device).expand(count, width)
     column = left[:, None] + torch.where(flipped[:, None], width - 1 - column, column)

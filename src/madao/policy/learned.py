@@ -138,7 +138,7 @@ class Policy(AugmentationPolicy):
                 gate=sampling.relaxed_gate(gate, switch, self.application_temperature) if relaxed else None,
             )
 
-    def law_of(self, images: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def tables_of(self, images: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return π, p and μ of each image, `[K, B, n]` each."""
         tables = self._tables(self.condition(images, labels), len(images))
         selection, application, magnitude = tables.of_images(len(images))
@@ -215,17 +215,18 @@ class Policy(AugmentationPolicy):
         return selection.clamp(min=edge).log(), application.logit(eps=edge), learned.logit(eps=edge)
 
     def _tables(self, condition: Tensor | None, count: int) -> PolicyTables:
-        """Return the tables that `count` images are drawn by: here one row for all."""
-        selection, application, magnitude = self._shared()
-        return PolicyTables(selection, application, self._spread(magnitude.sigmoid()))
+        """Return the tables that `count` images are drawn by."""
+        (selection, application, magnitude), rows = self._logits(condition, count)
+        return PolicyTables(selection, application, self._spread(magnitude.sigmoid()), rows)
 
-    def _shared(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _logits(self, condition: Tensor | None, count: int) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        """Return the logits as tables `[K, R, n]`, and the row of each image; None for one row for all."""
+        return self._shared(), None
+
+    def _shared(self) -> tuple[Tensor, ...]:
         """Return the logits of selection, application and magnitude as tables of one row, `[K, 1, n]`."""
-        return (
-            self.selection_logits.unsqueeze(1),
-            self.application_logits.unsqueeze(1),
-            self.magnitude_logits.unsqueeze(1),
-        )
+        logits = self.selection_logits, self.application_logits, self.magnitude_logits
+        return tuple(each.unsqueeze(1) for each in logits)
 
     def _spread(self, magnitude: Tensor) -> Tensor:
         """Fill in zeros for operations without a magnitude: `[..., m]` → `[..., n]`."""

@@ -33,10 +33,8 @@ class OperationParams:
         value = None
         if operation.range is not None:
             neutral, strongest = operation.range
-            value = min(
-                max(round_sig(neutral + magnitude * (strongest - neutral)), min(operation.range)),
-                max(operation.range),
-            )
+            value = round_sig(neutral + magnitude * (strongest - neutral))
+            value = min(max(value, min(operation.range)), max(operation.range))
         return cls(round_sig(selection), round_sig(application), value)
 
 

@@ -189,14 +189,10 @@ class MoCo(Task):
     def _encode_shuffled(self, views: Tensor) -> Tensor:
         """Return the keys of uint8 views. Each process encodes views of all processes."""
         rank, world = self.group.rank, self.group.world
-        # Processes can have different numbers of views.
-        counts = torch.zeros(world, dtype=torch.int64, device=views.device)
-        counts[rank] = len(views)
-        (counts,) = self.group.all_reduce_sum((counts,))
-        start = int(counts[:rank].sum())
-        whole = self.group.all_gather(views)
+        (place,) = self.group.places([len(views)], views.device)
+        whole = self.group.all_gather(views, place)
         own = self._encode(whole[rank::world], "step")
         keys = own.new_zeros(len(whole), own.shape[1])
         keys[rank::world] = own
         (keys,) = self.group.all_reduce_sum((keys,))
-        return keys[start : start + len(views)]
+        return keys[place.start : place.stop]

@@ -14,7 +14,7 @@ from madao.policy import BaseAugmentation
 from madao.tasks import Classification, EvalResult, Metric, Task
 
 _COMPARED = 50_000
-"""The most training images to compare with: all of CIFAR's, and few enough for a check that stays cheap on ImageNet."""
+"""The most training images, evenly spaced, to compare with: all of CIFAR's, and a cheap check on ImageNet."""
 
 
 def evaluate_images(
@@ -43,7 +43,8 @@ def evaluate_images(
     )
 
     def known() -> Iterator[tuple[Tensor, Tensor]]:
-        return batches(evenly_spaced(train)).epoch(0)
+        few = len(train) <= _COMPARED
+        return batches(train if few else train.subset(torch.arange(_COMPARED) * len(train) // _COMPARED)).epoch(0)
 
     return evaluate(model, batches(images).epoch(0), base_augmentation, autocast, ranks, task.measure(), known)
 
@@ -60,14 +61,8 @@ def evaluate(
 ) -> EvalResult:
     """Measure a model, in evaluation mode, on batches of uint8 images and targets on its device.
 
-    Args:
-        model: The model.
-        batches: The batches, of each process its part. The result covers all of them.
-        base_augmentation: Centres and normalises images.
-        autocast: The half-precision dtype of forward passes, if any.
-        ranks: The processes.
-        metric: The metric. By default that of classification.
-        known: Returns batches of training images, for metrics that compare with them.
+    Of several processes, each has a part of the batches; the result covers all. `known` returns batches of training
+    images, for metrics that compare with them. The metric is by default that of classification.
     """
     metric = Classification().measure() if metric is None else metric
 
@@ -90,10 +85,3 @@ def evaluate(
     if ranks is not None and ranks.world > 1:
         sums = ranks.all_reduce_sum((sums.to(next(model.parameters()).device),))[0].cpu()
     return metric.score(sums)
-
-
-def evenly_spaced(images: Images) -> Images:
-    """Return at most 50,000 of the images, evenly spaced."""
-    if len(images) <= _COMPARED:
-        return images
-    return images.subset(torch.arange(_COMPARED) * len(images) // _COMPARED)

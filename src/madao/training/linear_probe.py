@@ -120,7 +120,6 @@ def _epoch(
     base_augmentation: BaseAugmentation,
     features: Callable[[Tensor], Tensor],
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the batches of features and labels of an epoch."""
     if augment:
         for images, labels in batches.epoch(epoch):
             yield features(crop_and_flip(base_augmentation, images)[1]), labels

@@ -36,21 +36,13 @@ class System:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Path:
-    """The derivatives of the outer loss through a path of inner steps.
+    """The derivatives of the outer loss through a path of inner steps."""
 
-    Attributes:
-        gradient: dg(θ_T)/d inputs.
-        outer_gradient: ∇θ g at θ_T.
-        start_gradient: dg(θ_T)/dθ_0. It is short where the steps contract and θ_0 is forgotten.
-        outer_loss: g(θ_T).
-        inner_norms: ‖∇f‖ before each step.
-    """
-
-    gradient: Vector
-    outer_gradient: Vector
-    start_gradient: Vector
-    outer_loss: float
-    inner_norms: tuple[float, ...]
+    gradient: Vector  # dg(θ_T)/d inputs
+    outer_gradient: Vector  # ∇θ g at θ_T
+    start_gradient: Vector  # dg(θ_T)/dθ_0, short where the steps contract and θ_0 is forgotten
+    outer_loss: float  # g(θ_T)
+    inner_norms: tuple[float, ...]  # ‖∇f‖ before each step
 
 
 class Solver:

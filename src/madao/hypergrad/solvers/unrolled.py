@@ -58,13 +58,8 @@ class Unrolled(Solver):
             result = _value(problem.outer, point, leaves)
             gradients = torch.autograd.grad(result, (*leaves, *point, *start), materialize_grads=True)
         inputs, end = len(leaves), len(leaves) + len(start)
-        return Path(
-            gradients[:inputs],
-            gradients[inputs:end],
-            gradients[end:],
-            float(result.detach()),
-            tuple(torch.stack(norms).tolist()),
-        )
+        parts = gradients[:inputs], gradients[inputs:end], gradients[end:]
+        return Path(*parts, float(result.detach()), tuple(torch.stack(norms).tolist()))
 
 
 def _value(terms: Sequence[FlatTerm], params: Vector, inputs: Vector) -> Tensor:

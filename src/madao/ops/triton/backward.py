@@ -51,6 +51,7 @@ from madao.ops.triton.forward import (
     fused,
     grey_at,
     grey_mean,
+    neighbours,
     operation_of,
     posterized,
     read_place,
@@ -148,13 +149,6 @@ def _gradients(
 
 
 @triton.jit
-def _cell(across, down):
-    """Return column and row of the pixel to the top left of a position, and the weights left, right, top, bottom."""
-    left, top = tl.floor(across), tl.floor(down)
-    return left.to(tl.int32), top.to(tl.int32), left + 1.0 - across, across - left, top + 1.0 - down, down - top
-
-
-@triton.jit
 def _read_place_slope(code, value, row, column, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
     """Return the derivative of `read_place` in the operation's value."""
     ASPECT: tl.constexpr = WIDTH / HEIGHT
@@ -241,7 +235,7 @@ def _sum(
             row, column = place // WIDTH, place % WIDTH
             across, down = read_place(code, value, row, column, HEIGHT, WIDTH)
             across_slope, down_slope = _read_place_slope(code, value, row, column, HEIGHT, WIDTH)
-            first_column, first_row, left, right, top, bottom = _cell(across, down)
+            first_column, first_row, left, right, top, bottom = neighbours(across, down)
             for channel in tl.static_range(CHANNELS):
                 shift = -(fill_0 if channel == 0 else (fill_1 if channel == 1 else fill_2))
                 plane = source + channel * PIXELS
@@ -339,7 +333,7 @@ def _spread(
     inside = place < PIXELS
     if (code >= SHEAR_X) & (code <= ROTATE):
         across, down = read_place(code, value, place // WIDTH, place % WIDTH, HEIGHT, WIDTH)
-        column, row, left, right, top, bottom = _cell(across, down)
+        column, row, left, right, top, bottom = neighbours(across, down)
         for channel in tl.static_range(CHANNELS):
             plane = target + channel * PIXELS
             part = tl.load(given + channel * PIXELS + place, inside, 0)

@@ -66,10 +66,9 @@ def features(images: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def _areas(side: int, device: torch.device, kind: torch.dtype) -> Tensor:
-    """Return the weight of each pixel of a side in each pixel of the thumbnail, `[16, side]`.
+    """Return the weight of each pixel of a side in each pixel of the thumbnail, `[16, side]`, as Pillow's BOX has them.
 
-    As in Pillow's resize with BOX, pixels with their centre within the area count equally. If there is none, the pixel
-    at the centre of the area counts alone.
+    Pixels with their centre within the area count equally. If there is none, the pixel at the centre counts alone.
     """
     with torch.inference_mode(False):  # a later caller may need gradients through it
         wide = side / THUMB

@@ -26,21 +26,15 @@ class Outputs(NamedTuple):
 class Network:
     """One hidden layer as plain numbers, for files: h = tanh(W (f − centre) / scale / √F + b) − c, logits + V h / √H.
 
-    Attributes:
-        centre: Mean of each of the image's F features (`madao.policy.conditional.features`).
-        scale: Standard deviation of each feature.
-        weights: W, F numbers for each of H hidden units.
-        bias: b, one for each hidden unit.
-        offset: c, the mean of each hidden unit. With it, the logits' mean over images is the shared part.
-        stages: V, for each stage one `Outputs` of H numbers per operation.
+    f are the image's F features (`madao.policy.conditional.features`), H the number of hidden units.
     """
 
-    centre: Numbers
-    scale: Numbers
-    weights: tuple[Numbers, ...]
-    bias: Numbers
-    offset: Numbers
-    stages: tuple[tuple[Outputs, ...], ...]
+    centre: Numbers  # the mean of each feature
+    scale: Numbers  # the standard deviation of each feature
+    weights: tuple[Numbers, ...]  # W, F numbers for each hidden unit
+    bias: Numbers  # b
+    offset: Numbers  # c, the mean of each hidden unit; with it, the logits' mean over images is the shared part
+    stages: tuple[tuple[Outputs, ...], ...]  # V, for each stage one per operation
 
     def __post_init__(self) -> None:
         # Messages name the places of the policy file.

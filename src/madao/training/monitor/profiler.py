@@ -15,13 +15,11 @@ Batch = TypeVar("Batch")
 
 
 class Profiler:
-    """A profiler of each epoch, also of one that was interrupted and resumed.
+    """A profiler of each epoch, also of a resumed one. It measures the wait for images where training `reads` them.
 
-    Args:
-        device: The device of training. On a GPU, memory is all that torch holds there. Inner and outer steps share the
-            memory of CUDA graphs: the peak before the first outer step is the memory of training without a policy. On
-            the CPU, memory is the peak of the whole process, of which the parts are not known.
-        reads: Whether images are read during training, so that the model may wait for them.
+    On a GPU, memory is all that torch holds there. Inner and outer steps share the memory of CUDA graphs: the peak
+    before the first outer step is the memory of training without a policy. On the CPU, memory is the peak of the whole
+    process, of which the parts are not known.
     """
 
     def __init__(self, device: torch.device, reads: bool = False) -> None:
@@ -143,7 +141,6 @@ class Profiler:
         return time.monotonic()
 
     def _peak(self) -> int:
-        """Return the peak memory since the epoch began."""
         return 0 if self._cuda is None else torch.cuda.max_memory_reserved(self._cuda)
 
 
