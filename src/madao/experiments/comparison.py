@@ -16,7 +16,7 @@ from madao.experiments.jobs import Job, JobPool, train
 from madao.experiments.magnitude_search import MagnitudeSearch, read_search, write_search
 from madao.experiments.published import is_record, record, without_paths
 from madao.experiments.shared_search import SharedSearch, optuna_library, study_name
-from madao.experiments.table import SEARCH, TUNED, Table, chosen_magnitude, markdown, read_cells, tabulate, to_dict
+from madao.experiments.table import SEARCH, TUNED, Table, chosen_magnitude, markdown, read_runs, tabulate, to_dict
 from madao.files import replacing
 from madao.training.run.directory import lock
 
@@ -70,7 +70,7 @@ class Comparison:
         """Write the table and the record of all finished runs."""
         folder = self.plan.folder
         wanted = dict.fromkeys(self.plan.methods, self.plan.seeds)
-        table = tabulate(read_cells(folder), wanted, chosen_magnitude(folder))
+        table = tabulate(read_runs(folder), wanted, chosen_magnitude(folder))
         for name, content in (
             ("table.json", json.dumps(to_dict(table), indent=2) + "\n"),
             ("table.md", markdown(table)),
@@ -99,7 +99,7 @@ class Comparison:
         for seed in self.plan.seeds:
             for method in self.plan.methods:
                 if method != TUNED:
-                    yield Job(f"{method} {seed}", self.plan.cell(method, seed))
+                    yield Job(f"{method} {seed}", self.plan.run_config(method, seed))
                 elif search is None:
                     yield self._tuned(self.plan.methods[TUNED].augment.magnitude, seed)
                 elif seed == self.plan.seeds[0]:
@@ -120,7 +120,7 @@ class Comparison:
             yield from self._trials.get(magnitude, ())
 
     def _tuned(self, magnitude: float, seed: int) -> Job:
-        return Job(f"{TUNED} {magnitude:g} {seed}", self.plan.cell(TUNED, seed, magnitude))
+        return Job(f"{TUNED} {magnitude:g} {seed}", self.plan.run_config(TUNED, seed, magnitude))
 
     def _tell(self, magnitude: float) -> None:
         """Tell the search the mean error of a trial, once all its trainings have ended."""
@@ -162,6 +162,6 @@ class Comparison:
         search = read_search(folder / SEARCH) if TUNED in self.plan.methods else {}
         about = {"command": without_paths(self.command), "jobs": (read_folder(folder) or {}).get("jobs")}
         kept: dict[str, Any] = {key: search[key] for key in ("magnitude", "trials") if key in search}
-        text = record(read_cells(folder, [*self.plan.methods]), about, kept, before)
+        text = record(read_runs(folder, [*self.plan.methods]), about, kept, before)
         with replacing(path) as file:
             file.write(text.encode())

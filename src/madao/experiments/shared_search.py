@@ -19,7 +19,7 @@ _PERMANENT = ("ArgumentError", "NoSuchModuleError")
 
 
 class SharedSearch(MagnitudeSearch):
-    """A random search whose trials several commands divide among themselves: those that share storage and name.
+    """A random search whose trials are divided among all commands that share storage and name.
 
     The file remembers the trials of this command.
     """

@@ -49,7 +49,7 @@ class Table:
         return sum(len(row.missing) for row in self.rows)
 
 
-def cell_path(folder: Path, method: str, seed: int, magnitude: float | None = None) -> Path:
+def run_path(folder: Path, method: str, seed: int, magnitude: float | None = None) -> Path:
     """Return the directory of a run, for RandAugment that of a magnitude."""
     inner = method_folder(folder, method)
     return inner / str(seed) if magnitude is None else inner / f"{magnitude:g}" / str(seed)
@@ -64,43 +64,43 @@ def chosen_magnitude(folder: Path) -> float | None:
     return None if found is None else float(found)
 
 
-def read_cells(folder: Path, methods: Sequence[str] | None = None) -> dict[str, dict[int, Run]]:
+def read_runs(folder: Path, methods: Sequence[str] | None = None) -> dict[str, dict[int, Run]]:
     """Read the finished runs of these methods, by default all in the folder, by method and seed."""
     found = sorted({current_method(path.name) for path in folder.iterdir() if path.is_dir()}) if folder.is_dir() else []
     magnitude = chosen_magnitude(folder)
-    cells: dict[str, dict[int, Run]] = {}
+    runs: dict[str, dict[int, Run]] = {}
     for method in found if methods is None else methods:
         inner = method_folder(folder, method)
         if method == TUNED:
             if magnitude is None:
                 continue
-            inner = cell_path(folder, method, 0, magnitude).parent
+            inner = run_path(folder, method, 0, magnitude).parent
         seeds = [path for path in inner.iterdir() if _finished(path)] if inner.is_dir() else []
         for path in sorted(seeds, key=lambda path: int(path.name)):
             try:
-                cells.setdefault(method, {})[int(path.name)] = read_run(path)
+                runs.setdefault(method, {})[int(path.name)] = read_run(path)
             except ReportError:  # an interrupted copy, say, is not finished
                 continue
-    return cells
+    return runs
 
 
 def tabulate(
-    cells: Mapping[str, Mapping[int, Run]], wanted: Mapping[str, Sequence[int]], magnitude: float | None = None
+    runs: Mapping[str, Mapping[int, Run]], wanted: Mapping[str, Sequence[int]], magnitude: float | None = None
 ) -> Table:
     """Return the table of finished runs. The methods of the plan come first, with the seeds that it wants of each."""
-    runs = [run for seeds in cells.values() for run in seeds.values()]
-    tested = any(run.result.get("test_error") is not None for run in runs) or not runs
+    every = [run for seeds in runs.values() for run in seeds.values()]
+    tested = any(run.result.get("test_error") is not None for run in every) or not every
     key = "test_error" if tested else "validation_error"
     errors = {
         method: {seed: float(run.result[key]) for seed, run in seeds.items() if run.result.get(key) is not None}
-        for method, seeds in cells.items()
+        for method, seeds in runs.items()
     }
-    names = list(dict.fromkeys([*wanted, *cells]))
-    rows = [_row(name, cells.get(name, {}), errors, wanted.get(name, ())) for name in names]
+    names = list(dict.fromkeys([*wanted, *runs]))
+    rows = [_row(name, runs.get(name, {}), errors, wanted.get(name, ())) for name in names]
     unlearned = {
         f"{name} {seed}": run.unlearned
         for name in names
-        for seed, run in cells.get(name, {}).items()
+        for seed, run in runs.get(name, {}).items()
         if run.unlearned is not None
     }
     return Table(key.replace("_", " "), rows, magnitude, unlearned)

@@ -20,9 +20,9 @@ class ClassPolicy(ConditionalPolicy):
     `application` and `magnitude` are those of the shared part φ.
 
     A class has few images, so its gradient has little signal. Deviations therefore have a prior, δ ~ N(0, 1 / (λ r)),
-    which adds λ r δ to ∂g/∂δ. r is the root mean square of ∂g/∂δ over all classes at that step, because the scale of
-    ∂g/∂φ depends on solver and loss: at δ = 1/λ the prior's gradient is as long as a typical gradient of the loss.
-    Since ∂g/∂φ = Σ_c ∂g/∂δ_c, both gradients vanish only where Σ_c δ_c = 0: φ is then the mean of the classes' logits.
+    which adds λ r δ to ∂g/∂δ. Here r is the root mean square of ∂g/∂δ over all classes at that step, because the scale
+    of ∂g/∂φ depends on solver and loss. At δ = 1/λ the prior's gradient is as long as a typical gradient of the loss.
+    Since ∂g/∂φ = Σ_c ∂g/∂δ_c, both gradients vanish only where Σ_c δ_c = 0. Then φ is the mean of the classes' logits.
 
     Args:
         classes: Names of the classes, in the order of labels, or their number.
