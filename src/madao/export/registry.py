@@ -79,16 +79,13 @@ _EXAMPLES = {
 }
 
 
-_LABELS = "The policy depends on the class: give the label with the image, augment(image, label)."
-
-
 def _library(library: str) -> Callable[[PolicySpec, str], str]:
     def write(spec: PolicySpec, module: str) -> str:
         foreign = [operation.name for operation in spec.operations if operation.name not in PAPER]
         note = f"\n# Register these operations first: {', '.join(foreign)} (madao.ops.register).\n" if foreign else ""
         example = _EXAMPLES[library].format(module=module)
         if spec.classes:
-            example += f"\n\n{_LABELS}"
+            example += "\n\nThe policy depends on the class: give the label with the image, augment(image, label)."
         return _MODULE.format(library=library, example=example, note=note, text=spec.dumps())
 
     return write
