@@ -20,7 +20,7 @@ from typing import Any
 
 from madao.config.aliases import current_method, current_record
 from madao.experiments.published import record
-from madao.experiments.table import cell_path
+from madao.experiments.table import run_path
 from madao.report.chart_model import Chart, Panel, Series
 from madao.report.figures import write_figures
 from madao.text import METHOD_LABELS
@@ -58,7 +58,7 @@ def linear(method: str, arguments: argparse.Namespace) -> dict[str, float]:
     def error(split: str, rate: float) -> float:
         # No crops: features are computed once.
         settings = ["--protocol", "linear", "--linear.augment", "false", "--linear.lr", f"{rate:g}", "--split", split]
-        printed = _madao(["evaluate", str(cell_path(arguments.runs, method, 0)), "--root", arguments.root, *settings])
+        printed = _madao(["evaluate", str(run_path(arguments.runs, method, 0)), "--root", arguments.root, *settings])
         found = re.search(rf"{split} linear error ([\d.]+) %", printed)
         if found is None:
             raise SystemExit(f"madao evaluate printed {printed!r}")

@@ -37,7 +37,7 @@ from entries import ROOT, Entry
 from madao.cli.compare_arguments import read_plan
 from madao.config.train_config import TrainConfig, to_dict
 from madao.experiments.published import record
-from madao.experiments.table import cell_path, read_cells
+from madao.experiments.table import read_runs, run_path
 
 HERE = Path(__file__).parent
 SMALL_FILES = (
@@ -415,8 +415,8 @@ def prepare(queue: Queue, out: Path, data: str) -> list[Training]:
         methods = list(dict.fromkeys(cell.method for cell in cells))
         plan = read_plan([*entry.arguments(methods, [0], data)[1:], *flags, "--search.trials=0"])
         for cell in cells:
-            config = plan.cell(cell.method, cell.seed)
-            config = dataclasses.replace(config, out=str(cell_path(out / entry.name, cell.method, cell.seed)))
+            config = plan.run_config(cell.method, cell.seed)
+            config = dataclasses.replace(config, out=str(run_path(out / entry.name, cell.method, cell.seed)))
             learned = cell.method if config.augment.method == "learned" else "fixed"
             code = f"{config.data.name} {config.model.name} {learned}"  # weights alone, or outer steps too
             needs = queue.needs.get(cell.recipe)
@@ -458,7 +458,7 @@ def publish(folder: Path, results: Path, about: Mapping[str, Any]) -> list[str]:
     """
     lines = []
     for inner in sorted(path for path in folder.iterdir() if path.is_dir()):
-        cells = read_cells(inner)
+        cells = read_runs(inner)
         if not cells:
             continue
         path = results / f"paper-{inner.name}.json"

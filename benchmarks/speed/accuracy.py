@@ -62,7 +62,7 @@ FAMILIES = ("selection", "application", "magnitude")
 
 
 def trained(arguments: argparse.Namespace, folder: str) -> Run:
-    """Return a model and its policy in the middle of training."""
+    """Return a run in the middle of training."""
     on_gpu = torch.cuda.is_available()
     config = TrainConfig(
         data=DataConfig(name=arguments.data, root=arguments.root),
@@ -84,7 +84,7 @@ def trained(arguments: argparse.Namespace, folder: str) -> Run:
 
 
 def fast(run: Run, case: dict[str, Any], curvature: int) -> PolicyOptimizer:
-    """What `madao train` makes outer steps with."""
+    """Return the optimizer of outer steps that `madao train` uses."""
     assert isinstance(run.policy, Policy)
     return PolicyOptimizer(
         run.policy,
@@ -98,7 +98,7 @@ def fast(run: Run, case: dict[str, Any], curvature: int) -> PolicyOptimizer:
 
 
 def exact(run: Run, case: dict[str, Any], tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The same gradient in float64, by the slow and obvious way."""
+    """Return the same gradient in float64, computed in the slow and simple way."""
     policy, standard = run.policy, run.base_augmentation
     assert isinstance(policy, Policy)
     model = copy.deepcopy(run.network).double()
@@ -136,7 +136,7 @@ def _double(value: Any) -> Any:
 
 
 def cosine(first: list[Tensor], second: list[Tensor]) -> float:
-    """Of vectors in several parts."""
+    """Return the cosine of two vectors in several parts."""
     a, b = (torch.cat([part.double().flatten() for part in parts]) for parts in (first, second))
     return float(F.cosine_similarity(a, b, dim=0))
 

@@ -1,12 +1,12 @@
-"""Images per second of augmentation: madao beside torchvision and kornia, two operations an image.
+"""Measure images per second of augmentation with two operations an image: madao, torchvision and kornia.
 
     python benchmarks/speed/augment.py [--device cuda]
 
-Every contender augments the same photographs with RandAugment, n = 2, at magnitude 0.6, on all cores torch uses.
-madao and torchvision draw operation, sign and magnitude for each image; kornia draws one operation for a whole
-batch, which is less work and a weaker augmentation. torchvision's default samples geometric operations by nearest
-neighbour; madao and kornia are always bilinear, so torchvision is measured both ways, on tensors and on PIL images.
-On a GPU madao is measured as it is called and as a CUDA graph holds it, the draw included.
+Every contender augments the same photographs with RandAugment, n = 2, at magnitude 0.6, on all cores that torch uses.
+madao and torchvision draw operation, sign and magnitude for each image. kornia draws one operation for a whole batch,
+which is less work and a weaker augmentation. By default, torchvision samples geometric operations by nearest neighbour,
+while madao and kornia are always bilinear. So torchvision is measured both ways, on tensors and on PIL images. On a
+GPU, madao is measured as an ordinary call and as a CUDA graph, each with the draw.
 """
 
 import argparse
@@ -29,7 +29,7 @@ LEVEL = 18  # of torchvision's 30 and kornia's 30: magnitude 0.6
 
 
 def photographs(size: int, count: int) -> Tensor:
-    """Random pieces of scikit-learn's sample photographs, uint8."""
+    """Return random crops of scikit-learn's sample photographs, uint8."""
     sources = [torch.from_numpy(image.copy()).permute(2, 0, 1) for image in load_sample_images().images]
     generator = torch.Generator().manual_seed(0)
     pieces = []
@@ -45,7 +45,7 @@ def each(transform: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
 
 
 def contenders(images: Tensor) -> dict[str, Callable[[], Any]]:
-    """Everything that is measured, by name."""
+    """Return all contenders by name."""
     floats = images / 255
     magnitude = LEVEL / 30
     ours, learned = madao.RandAugment(2, magnitude).to(images.device), madao.Policy().to(images.device)
@@ -70,7 +70,7 @@ def contenders(images: Tensor) -> dict[str, Callable[[], Any]]:
 
 
 def kornia(floats: Tensor) -> dict[str, Callable[[], Any]]:
-    """Kornia, where it is installed."""
+    """Return kornia's contender, if it is installed."""
     try:
         from kornia.augmentation.auto import RandAugment
     except ImportError:
@@ -80,7 +80,7 @@ def kornia(floats: Tensor) -> dict[str, Callable[[], Any]]:
 
 
 def captured(policy: madao.RandAugment, images: Tensor) -> Callable[[], None]:
-    """The draw and its application as one CUDA graph: each replay draws anew."""
+    """Record the draw and its application as one CUDA graph: each replay draws anew."""
     graph = torch.cuda.CUDAGraph()
     graph.register_generator_state(policy.generator(images.device))
     aside = torch.cuda.Stream()
@@ -95,7 +95,7 @@ def captured(policy: madao.RandAugment, images: Tensor) -> Callable[[], None]:
 
 
 def table(size: int, batch: int, found: dict[str, Rate]) -> str:
-    """The results for people, with the ratio of madao's rate to each."""
+    """Format the results, with the ratio of madao's rate to each."""
     first = next((name for name in found if "graph" in name), "madao RandAugment, uint8")
     ours = found[first].median
     lines = [f"{size} px, batch {batch}: images/s (quartiles), {first} ÷ this"]

@@ -31,18 +31,18 @@ INNER_SECONDS = {"wrn-28-2": 2.97e-3, "resnet50": 20.8e-3}
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A ring: bytes a second between neighbours, and the seconds before the first of them arrives."""
+    """A ring of devices: bytes per second between neighbours, and the seconds of latency."""
 
     bandwidth: float
     latency: float
 
     def seconds(self, count: int, devices: int) -> float:
-        """To sum `count` bytes over all devices."""
+        """Return the seconds to sum `count` bytes over all devices."""
         return 2 * (devices - 1) * (count / devices / self.bandwidth + self.latency)
 
 
 def fitted(sizes: list[int], seconds: list[float], devices: int) -> Network:
-    """The ring that fits sums of these sizes best, relatively."""
+    """Fit a ring to the measured times of sums of these sizes, by relative error."""
     rows = torch.tensor(
         [[2 * (devices - 1) / devices * size, 2 * (devices - 1)] for size in sizes], dtype=torch.float64
     )
@@ -53,7 +53,7 @@ def fitted(sizes: list[int], seconds: list[float], devices: int) -> Network:
 
 
 def share(params: int, inner: float, network: Network, devices: int, sums: int, every: int) -> dict[str, float]:
-    """Of `every` training steps and an outer step with so many sums as large as the model: what its messages cost."""
+    """Return the parts of the time that messages take, in `every` training steps and an outer step."""
     message = network.seconds(4 * params, devices)
     return {
         "milliseconds": 1000 * sums * message,

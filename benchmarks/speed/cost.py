@@ -1,4 +1,4 @@
-"""How the cost of one outer step grows: with J, batch, image side and parameters, and beside unrolling T steps.
+"""Measure how the cost of one outer step grows with J, batch, image side and parameters, and with T unrolled steps.
 
     python benchmarks/speed/cost.py --device cuda      # one GPU, WideResNet-28-2, bf16: a few minutes
     python benchmarks/speed/cost.py                    # CPU, WideResNet-16-2, float32: over an hour; --quick: seconds
@@ -9,8 +9,8 @@ on random images. For comparison it measures a plain training step of the same m
 no augmentation. On a GPU both are CUDA graphs. Unrolling cannot be a graph, so it is measured eagerly, as is the
 implicit step it is compared with.
 
-Relative cost of an epoch with an outer step every s training steps: 1 + outer_seconds / (s · inner_seconds). This
-does not include drawing and applying the policy in the training steps; `overhead.py` measures whole epochs.
+Relative cost of an epoch with an outer step every s training steps: 1 + outer_seconds / (s · inner_seconds). This does
+not include drawing and applying the policy in the training steps; `overhead.py` measures whole epochs.
 
 Memory is the peak minus the memory before model, policy and data. For graphs it is the peak of *reserved* memory after
 recording (the calls before it run on other streams, for each of which the allocator keeps memory). For eager steps it
@@ -46,7 +46,7 @@ EAGER_REPEATS = 3
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """Of the model, WideResNet-depth-width, and of the batches."""
+    """The sizes of the model, WideResNet-depth-width, and of the batches."""
 
     depth: int
     width: int
@@ -64,7 +64,7 @@ class Size:
 
 @dataclasses.dataclass(frozen=True)
 class Ranges:
-    """Over what is varied, one at a time."""
+    """The values of each setting, which vary one at a time."""
 
     terms: tuple[int, ...] = (0, 2, 5, 10)
     batch: tuple[int, ...] = (32, 128, 512)
@@ -78,11 +78,11 @@ QUICK = Ranges(terms=(0, 1), batch=(4, 8), side=(8, 16), width=(1, 2), unrolled_
 
 
 class Bench:
-    """Measures points, each once.
+    """A benchmark that measures each point once.
 
     Args:
         device: cpu or cuda.
-        repeats: Medians are over so many, or `EAGER_REPEATS` where that is less and steps are eager.
+        repeats: Number of repeats for medians; at most `EAGER_REPEATS` for eager steps.
     """
 
     def __init__(self, device: str, repeats: int) -> None:
@@ -91,7 +91,7 @@ class Bench:
         self._found: dict[Any, dict[str, Any]] = {}
 
     def point(self, size: Size, solver: Neumann | Unrolled, recorded: bool) -> dict[str, Any]:
-        """Seconds of an outer and of a training step, and the peak memory of the outer one. Too little is a result."""
+        """Measure seconds of an outer and of a training step, and the outer one's peak memory; or note a lack of it."""
         recorded = recorded and self.gpu
         key = (size, solver, recorded)
         if key not in self._found:
@@ -133,7 +133,7 @@ class Bench:
         return found | ({"not_recorded": said} if said else {})
 
     def _median(self, work: Callable[[], Any], recorded: bool, before: int) -> tuple[float, float | None]:
-        """Seconds of a call, and how much memory calls of it hold at most, in MiB."""
+        """Return the median seconds of a call, and its peak memory in MiB."""
         if recorded:
             for _ in range(CALLS_UNTIL_RECORDED):
                 work()
@@ -157,7 +157,7 @@ class Bench:
 
 
 def _training_step(model: nn.Module, autocast: torch.dtype | None) -> Callable[[None, tuple[Tensor, ...]], Tensor]:
-    """One step of standard training, as a `CudaGraphRunner` takes it."""
+    """Return a step of standard training, in the form that `CudaGraphRunner` records."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
 
     def step(_: None, batch: tuple[Tensor, ...]) -> Tensor:
@@ -173,7 +173,7 @@ def _training_step(model: nn.Module, autocast: torch.dtype | None) -> Callable[[
 
 
 def relative_epochs(terms: list[dict[str, Any]], every: tuple[int, ...]) -> list[dict[str, Any]]:
-    """What an epoch costs beside standard training, for every J and s."""
+    """Return the time of an epoch relative to standard training, for every J and s."""
     measured = [row for row in terms if "error" not in row]
     if not measured:
         return []

@@ -1,13 +1,13 @@
-"""One outer gradient of a policy: time, peak memory and cosine to the exact one, madao beside its peers.
+"""Measure one outer gradient of a policy: time, peak memory and cosine to the exact one, madao and its peers.
 
     python benchmarks/speed/hypergrad.py                       # CPU, WideResNet-10-1, batch 32
     python benchmarks/speed/hypergrad.py --device cuda         # GPU, WideResNet-28-2, batch 128
 
-Every contender gets the same model, batch, draw, J = 5 and α = 1e-3 and returns ∂g/∂φ for the 78 parameters of a
+Every contender gets the same model, batch, draw, J = 5 and α = 1e-3. It returns ∂g/∂φ for the 78 parameters of a
 policy, relaxed as in the paper, in float32, eagerly. The model has been trained for some steps first. "Exact" is the
 same series in float64. Peers are called through their own functions: betty's `neumann`, hypertorch's `fixed_point`,
-TorchOpt's `custom_root` with its Neumann solver; one that cannot be imported is named as missing in the JSON. Peak
-memory is the memory that the call itself allocates, measured on GPUs only.
+TorchOpt's `custom_root` with its Neumann solver. The JSON names those that cannot be imported. Peak memory is the
+memory that the call itself allocates, measured on GPUs only.
 """
 
 import argparse
@@ -47,7 +47,7 @@ STEPS, SCALE = 5, 1e-3
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FlatProblem:
-    """Everything a contender needs; `augmented()` builds the graph from φ anew."""
+    """The problem of a contender; `augmented()` builds the graph from φ anew."""
 
     model: nn.Module
     policy: Policy
@@ -58,12 +58,12 @@ class FlatProblem:
     draw_seed: int = 3
 
     def augmented(self) -> Tensor:
-        """The batch under a fixed draw, with its graph to φ."""
+        """Return the batch under a fixed draw, with its graph to φ."""
         generator = torch.Generator(self.images.device).manual_seed(self.draw_seed)
         return self.policy.augment(self.images, self.policy.sample(self.images, generator, relaxed=True))
 
     def exact(self) -> list[Tensor]:
-        """The gradient with everything between the augmented images and the losses in float64."""
+        """Return the gradient with everything between the augmented images and the losses in float64."""
         model, validation = copy.deepcopy(self.model).double(), self.validation.double()
         inner, outer = FunctionalModel(model, "train"), FunctionalModel(model, "eval")
         augmented = self.augmented()
@@ -77,7 +77,7 @@ class FlatProblem:
         return list(torch.autograd.grad(augmented, list(self.policy.parameters()), cotangent.float()))
 
     def problem(self, curvature: int | None = None) -> Problem:
-        """As madao takes it; the Hessian over the first `curvature` examples."""
+        """Return madao's problem, with the Hessian over the first `curvature` examples."""
         inner, outer = FunctionalModel(self.model, "train"), FunctionalModel(self.model, "eval")
 
         def loss(count: int | None, params: Any, images: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class FlatProblem:
 
 
 def prepare(device: str, depth: int, width: int, batch: int, training_steps: int) -> FlatProblem:
-    """Random images with learnable labels, and a model trained on them for some steps."""
+    """Return a problem: random images with learnable labels, and a model trained on them for some steps."""
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
 
@@ -118,7 +118,7 @@ def prepare(device: str, depth: int, width: int, batch: int, training_steps: int
 
 
 def contenders(setting: FlatProblem) -> tuple[dict[str, Callable[[], list[Tensor]]], dict[str, str]]:
-    """What is measured, and what could not be."""
+    """Return the contenders, and the reasons why others are missing."""
 
     def ours(solver: Any, kind: Any, curvature: int | None = None) -> Callable[[], list[Tensor]]:
         def run() -> list[Tensor]:
@@ -152,7 +152,7 @@ def contenders(setting: FlatProblem) -> tuple[dict[str, Callable[[], list[Tensor
 
 @dataclasses.dataclass(frozen=True)
 class MixedKind:
-    """Products by double backward, the mixed term forward over reverse."""
+    """Second derivatives with products by double backward, and the mixed term forward over reverse."""
 
     def products(self, *arguments: Any) -> Any:
         """Those of `DoubleBackward`."""
@@ -256,7 +256,7 @@ def cosine(first: list[Tensor], second: list[Tensor]) -> float:
 
 
 def peak_memory(work: Callable[[], Any]) -> float:
-    """MiB allocated at most during the call, beyond what was there."""
+    """Return the peak of the MiB that a call allocates."""
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()

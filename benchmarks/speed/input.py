@@ -37,7 +37,7 @@ PHOTOGRAPHS = ((500, 375, 256), (500, 375, 146), (1024, 768, 256), (4000, 3000, 
 
 
 def photographs(width: int, height: int, count: int) -> list[bytes]:
-    """JPEG files of random pieces, each scaled to the size."""
+    """Return JPEG files of random pieces, each scaled to the size."""
     sources = [Image.fromarray(image) for image in load_sample_images().images]
     generator = np.random.default_rng(0)
     found = []
@@ -79,7 +79,7 @@ DECODERS: dict[str, Callable[[bytes, int], Tensor]] = {
 
 
 def decoders(files: list[bytes], side: int) -> dict[str, Callable[[], Any]]:
-    """Every decoder over all files, into one batch."""
+    """Return functions that decode all files into one batch, by name."""
     batch = torch.empty(len(files), 3, side, side, dtype=torch.uint8)
 
     def run(decoder: Callable[[bytes, int], Tensor]) -> None:
@@ -116,7 +116,7 @@ def sources(root: Path, device: torch.device, side: int) -> Iterator[tuple[str, 
 
 
 def epochs(images: Images, device: torch.device, workers: int) -> Callable[[], None]:
-    """An epoch of batches that nobody looks at."""
+    """Return a function that reads an epoch of batches without using them."""
     batches = Batches(images, 64, device, workers=workers)
 
     def run() -> None:

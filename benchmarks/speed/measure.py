@@ -24,7 +24,7 @@ import torch
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """Items per second: median and quartiles over rounds."""
+    """The items per second: median and quartiles over rounds."""
 
     median: float
     low: float
@@ -32,7 +32,7 @@ class Rate:
 
     @classmethod
     def of(cls, seconds: list[float], items: int) -> "Rate":
-        """From each round's seconds for `items` items."""
+        """Return the rate from each round's seconds for `items` items."""
         rates = sorted(items / s for s in seconds)
         low, median, high = statistics.quantiles(rates, n=4) if len(rates) > 1 else (rates[0],) * 3
         return cls(median, low, high)
@@ -47,8 +47,8 @@ def rates(
 ) -> dict[str, Rate]:
     """Time contenders in turn over `rounds`, after two that do not count.
 
-    On a GPU, where a call may take microseconds, a round is as many calls as fill 50 ms, one behind the other. With
-    `time.process_time` as the clock of work of one thread, what else the machine does counts less.
+    On a GPU, where a call may take microseconds, a round is as many calls as fill 50 ms. For work of one thread, use
+    `time.process_time` as the clock: other load on the machine then counts less.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     calls = dict.fromkeys(contenders, 1)
@@ -68,7 +68,7 @@ def rates(
 
 
 def environment(*packages: str) -> dict[str, Any]:
-    """Machine, versions, commit and command."""
+    """Return machine, versions, commit and command."""
     return {
         "command": _command(sys.argv),
         "commit": _output("git", "describe", "--always", "--dirty") or "unknown",
@@ -102,7 +102,7 @@ def _version(package: str) -> str | None:
 
 
 def _command(words: Sequence[str]) -> str:
-    """As anybody would type it: without where results went, and with FOLDER for where data lay."""
+    """Return the command without the place of results, and with FOLDER for the place of data."""
     said = re.sub(r" --output[ =]\S+", "", " ".join(["python", *words]))
     return re.sub(r"(?<= --root)([ =])\S+", r"\1FOLDER", said)
 

@@ -29,7 +29,7 @@ _MOST = 12  # lines of code to report
 
 
 def pools() -> dict[str, int]:
-    """MiB that torch holds of the GPU, by pool; 0.0 is the ordinary one."""
+    """Return the MiB that torch holds of the GPU, by pool; 0.0 is the ordinary one."""
     found: collections.Counter[str] = collections.Counter()
     for segment in torch.cuda.memory_snapshot():
         found[".".join(map(str, segment["segment_pool_id"]))] += segment["total_size"] // _MIB
@@ -37,7 +37,7 @@ def pools() -> dict[str, int]:
 
 
 def largest(events: list[dict[str, Any]]) -> dict[str, float]:
-    """Of what a call allocated: what was in use when that was most, in MiB, by the line that asked for it."""
+    """Return the MiB in use at the peak of a call, by the line that allocated them."""
     alive: dict[int, dict[str, Any]] = {}
     total = most = 0
     there: list[dict[str, Any]] = []
@@ -56,7 +56,7 @@ def largest(events: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _line(event: dict[str, Any]) -> str:
-    """What asked for memory, without the names of generated files."""
+    """Return the line that allocated a block, without names of generated files."""
     frames = event.get("frames") or [{"filename": "", "line": 0, "name": "of another thread"}]
     code = linecache.getline(frames[0]["filename"], frames[0]["line"]).strip()
     known = next((frame for frame in frames if "madao" in frame["filename"]), frames[0])
@@ -64,7 +64,7 @@ def _line(event: dict[str, Any]) -> str:
 
 
 def watched(kind: str, function: Callable[..., Any], told: list[dict[str, Any]]) -> Callable[..., Any]:
-    """A method of `CudaGraphRunner` that tells what it takes."""
+    """Wrap a method of `CudaGraphRunner` so that it reports the memory it takes."""
 
     def run(recorder: CudaGraphRunner[Any], key: Any, given: Any) -> Any:
         before = pools()
@@ -90,7 +90,7 @@ def watched(kind: str, function: Callable[..., Any], told: list[dict[str, Any]])
 
 
 def row(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Two epochs of a row, watched."""
+    """Train two epochs of a row under observation."""
     told: list[dict[str, Any]] = []
     for kind, method in (("before its recording", "_aside"), ("recorded", "_record")):
         setattr(CudaGraphRunner, method, watched(kind, getattr(CudaGraphRunner, method), told))

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 
 class Block(nn.Module):
-    """Pre-activation residual block of a wide residual network (Zagoruyko & Komodakis, 2016)."""
+    """A pre-activation residual block of a wide residual network (Zagoruyko & Komodakis, 2016)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Block(nn.Module):
 
 
 def wide_resnet(depth: int, width: int, classes: int = 10) -> nn.Sequential:
-    """WideResNet-depth-width for 32-pixel images: `wide_resnet(28, 2)` has 1.5 million parameters."""
+    """Build WideResNet-depth-width for 32-pixel images: `wide_resnet(28, 2)` has 1.5 million parameters."""
     count = (depth - 4) // 6
     channels = [16, 16 * width, 32 * width, 64 * width]
     layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, padding=1, bias=False)]

@@ -99,7 +99,7 @@ ROWS: dict[str, dict[str, Any]] = {
 
 
 def random_splits(images: int, side: int, masks: bool = False) -> Splits:
-    """Random images of ten classes, or with random masks."""
+    """Return random images of ten classes, or with random masks."""
     generator = torch.Generator().manual_seed(0)
 
     def pixels(count: int) -> InMemoryImages:
@@ -121,7 +121,7 @@ def _outer(row: dict[str, Any], curvature: int) -> OuterConfig:
 
 
 class Timed(Trainer):
-    """Waits for its turn before the epochs that count."""
+    """A trainer that waits for its turn before the epochs that count."""
 
     turn: Callable[[], None]
     warm: int

@@ -1,4 +1,4 @@
-"""Draw what one outer step costs, in six panels, from the results of cost.py.
+"""Draw the cost of one outer step, in six panels, from the results of cost.py.
 
 python benchmarks/speed/plot_cost.py [--results benchmarks/results/cost-gpu.json] [--output docs/images/cost.png]
 """
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def times(axis: Any, results: dict[str, Any], varied: str, quantity: str, label: str, logarithmic: bool = True) -> None:
-    """Milliseconds of an outer step and of a training step against what is varied."""
+    """Plot milliseconds of an outer step and of a training step against the setting that varies."""
     rows = measured(axis, results["axes"][varied], varied)
     at = [row[quantity] for row in rows]
     for name, key, colour, marker in (
@@ -67,7 +67,7 @@ def times(axis: Any, results: dict[str, Any], varied: str, quantity: str, label:
 
 
 def memory(axis: Any, results: dict[str, Any]) -> None:
-    """Peak memory of the implicit step over J and of unrolling over T."""
+    """Plot peak memory of the implicit step over J and of unrolling over T."""
     axis.set_title("memory: implicit and unrolled, both eager", fontsize=10)
     if results["memory"] is None:
         axis.text(0.5, 0.5, "not measured on CPUs", transform=axis.transAxes, ha="center", color=TRAINING)
@@ -89,7 +89,7 @@ def memory(axis: Any, results: dict[str, Any]) -> None:
 
 
 def epochs(axis: Any, results: dict[str, Any]) -> None:
-    """What an epoch costs beside standard training, for few, usual and many terms."""
+    """Plot the time of an epoch relative to standard training, for few, usual and many terms."""
     known = sorted({row["terms"] for row in results["epoch"]})
     shown = sorted({known[0], results["base"]["terms"], known[-1]} & set(known)) if known else []
     for terms, colour, marker in zip(shown, SHADES[-len(shown) :], "^ov", strict=False):
@@ -109,7 +109,7 @@ def epochs(axis: Any, results: dict[str, Any]) -> None:
 
 
 def measured(axis: Any, rows: list[dict[str, Any]], varied: str) -> list[dict[str, Any]]:
-    """The rows that have a result; which have none is said in the panel."""
+    """Return the rows that have a result; the panel names the others."""
     failed = [str(row[varied]) for row in rows if "error" in row]
     if failed:
         note = f"no result at {varied} {', '.join(failed)}"
@@ -118,7 +118,7 @@ def measured(axis: Any, rows: list[dict[str, Any]], varied: str) -> list[dict[st
 
 
 def places(axis: Any, at: list[int], label: str, logarithmic: bool = True) -> None:
-    """Ticks where something was measured."""
+    """Set ticks at the measured values."""
     if logarithmic:
         axis.set_xscale("log")
     axis.xaxis.set_major_locator(FixedLocator(at))
@@ -129,7 +129,7 @@ def places(axis: Any, at: list[int], label: str, logarithmic: bool = True) -> No
 
 
 def short(number: float, _: object = None) -> str:
-    """1500000 as 1.5 M."""
+    """Format 1500000 as 1.5 M."""
     for unit, name in ((1e6, " M"), (1e3, " k")):
         if number >= 10 * unit or (number >= unit and unit > 1e3):
             return f"{number / unit:.3g}{name}"

@@ -19,7 +19,7 @@ from madao.cli.compare_arguments import read_plan
 from madao.config.train_config import DataConfig, TrainConfig
 from madao.data import DATASETS, Dataset, DatasetRequest, InMemoryImages
 from madao.experiments.published import record
-from madao.experiments.table import cell_path, read_cells
+from madao.experiments.table import read_runs, run_path
 from madao.training.builders.run import build_run
 from madao.training.splits import load_splits
 from tests.helpers.run_directories import write_run
@@ -458,9 +458,9 @@ def test_the_horizon_benchmark_goes_on_in_several_ways(monkeypatch: pytest.Monke
 def test_the_moco_benchmark_says_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = module(ROOT / "benchmarks" / "moco.py", monkeypatch)
     for method, error in (("base", 0.3), ("learned", 0.25)):
-        write_run(cell_path(tmp_path / "runs", method, 0), method, 0, epochs=3, error=error)
+        write_run(run_path(tmp_path / "runs", method, 0), method, 0, epochs=3, error=error)
     path = tmp_path / "moco-cifar10.json"
-    path.write_text(record(read_cells(tmp_path / "runs"), {}, {}))
+    path.write_text(record(read_runs(tmp_path / "runs"), {}, {}))
     commands: list[list[str]] = []
 
     def madao(command: list[str]) -> str:

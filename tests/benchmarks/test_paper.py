@@ -14,7 +14,7 @@ from madao.cli.train import read_config
 from madao.config.aliases import current_record
 from madao.config.train_config import to_dict
 from madao.experiments.published import record
-from madao.experiments.table import cell_path, read_cells
+from madao.experiments.table import read_runs, run_path
 from madao.report.run import dotted
 from tests.helpers.run_directories import write_run
 from tests.helpers.scripts import ROOT, module
@@ -157,12 +157,12 @@ def test_differences_are_those_of_seeds_that_both_have(tmp_path: Path, monkeypat
     entries = module(ROOT / "benchmarks" / "paper" / "entries.py", monkeypatch)
     for method, errors in {"learned": [0.040, 0.050, 0.060], "uniform": [0.041, 0.053], "base": [0.09]}.items():
         for seed, error in enumerate(errors):
-            write_run(cell_path(tmp_path / "runs", method, seed), method, seed, epochs=3, error=error)
+            write_run(run_path(tmp_path / "runs", method, seed), method, seed, epochs=3, error=error)
     entry = entries.Entry("cifar10-wrn-28-2", ["learned", "uniform", "base"], epochs=3)
     names = {"base": "crops", "uniform": "all alike", "learned": "learned", "randaugment": "one strength"}
     references = ["uniform", "base", "randaugment"]
     assert entries.paired(entry, tmp_path, names, references) == ""
-    entry.path(tmp_path).write_text(record(read_cells(tmp_path / "runs"), {}, {}))
+    entry.path(tmp_path).write_text(record(read_runs(tmp_path / "runs"), {}, {}))
     # −0.1 and −0.3: t for 97.5 % and one degree of freedom is 12.7062, the error of the mean 0.1.
     assert entries.paired(entry, tmp_path, names, references).splitlines() == [
         "| cifar10-wrn-28-2-3: test error, points ± 95 % | − all alike | − crops |",
@@ -218,16 +218,16 @@ def test_the_papers_tables_and_figures_are_rebuilt_from_records(
     entries = module(ROOT / "benchmarks" / "paper" / "entries.py", monkeypatch)
     entry, errors = entries.TABLE1[0], {0: 0.040, 1: 0.050, 2: 0.060}
     for seed, error in errors.items():
-        write_run(cell_path(tmp_path / "runs", "learned", seed), "learned", seed, epochs=3, error=error)
-    write_run(cell_path(tmp_path / "runs", "uniform", 1), "uniform", 1, epochs=3, error=0.055)
-    write_run(cell_path(tmp_path / "runs", "s60", 0), "learned", 0, epochs=3, error=0.045)
+        write_run(run_path(tmp_path / "runs", "learned", seed), "learned", seed, epochs=3, error=error)
+    write_run(run_path(tmp_path / "runs", "uniform", 1), "uniform", 1, epochs=3, error=0.055)
+    write_run(run_path(tmp_path / "runs", "s60", 0), "learned", 0, epochs=3, error=0.045)
     results = tmp_path / "results"
     results.mkdir()
-    rehearsal = record(read_cells(tmp_path / "runs", ["learned", "uniform"]), {}, {})
+    rehearsal = record(read_runs(tmp_path / "runs", ["learned", "uniform"]), {}, {})
     entry.path(results).write_text(rehearsal)
     with pytest.raises(SystemExit, match="has cells whose epochs is not 200"):
         entry.cells(results)
-    steps = record(read_cells(tmp_path / "runs", ["s60"]), {}, {})
+    steps = record(read_runs(tmp_path / "runs", ["s60"]), {}, {})
     short = results / "paper-cifar10-wrn-28-2-60.json"
     for path, text, epochs in ((entry.path(results), rehearsal, 200), (short, steps, 60)):
         path.write_text(text.replace('"epochs": 3,', f'"epochs": {epochs},'))

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from madao.experiments.table import cell_path
+from madao.experiments.table import run_path
 from tests.helpers.run_directories import write_run
 from tests.helpers.scripts import ROOT, module
 
@@ -128,7 +128,7 @@ def test_the_queue_has_cells_that_the_tables_need_in_order(logic: Any, runner: A
     entries = {entry.name: entry for entry in module(PAPER / "table1.py", pytest.MonkeyPatch()).ENTRIES}
     for training in trainings:
         assert training.cell.method in entries[training.cell.recipe].methods
-        assert training.path == cell_path(tmp_path / training.cell.recipe, training.cell.method, training.cell.seed)
+        assert training.path == run_path(tmp_path / training.cell.recipe, training.cell.method, training.cell.seed)
         assert (training.config.epochs, training.config.resume, training.config.seed) == (200, True, training.cell.seed)
         assert training.config.data.name == training.cell.recipe.split("-")[0]
     by_method = {training.cell.method: training for training in trainings}
@@ -204,7 +204,7 @@ def test_finished_cells_are_collected_skipped_and_published(tmp_path: Path, runn
     published = json.loads((results / "paper-cifar10-wrn-28-2.json").read_text())
     assert {*published["cells"]} == {"base 0", "uniform 0"}
     before = published["cells"]["uniform 0"]["test_error"]
-    write_run(cell_path(tmp_path / "more" / "cifar10-wrn-28-2", "uniform", 1), "uniform", 1, epochs=1, error=0.5)
+    write_run(run_path(tmp_path / "more" / "cifar10-wrn-28-2", "uniform", 1), "uniform", 1, epochs=1, error=0.5)
     runner.publish(tmp_path / "more", results, {"command": "again", "jobs": 2})
     published = json.loads((results / "paper-cifar10-wrn-28-2.json").read_text())
     assert {*published["cells"]} == {"base 0", "uniform 0", "uniform 1"}

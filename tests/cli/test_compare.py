@@ -15,7 +15,7 @@ import yaml
 from madao.cli import main
 from madao.cli.compare_arguments import read_plan
 from madao.experiments.jobs import JobPool
-from madao.experiments.table import read_cells
+from madao.experiments.table import read_runs
 from tests.helpers.command_line import fails
 
 QUICK = ["--epochs", "1", "--augment.crop", "none", "--tensorboard", "false", "--device", "cpu", "--batch_size", "128"]
@@ -76,7 +76,7 @@ def test_the_magnitude_is_that_of_the_lowest_validation_error(trained: Path) -> 
     assert search["magnitude"] == min(errors, key=lambda magnitude: errors[magnitude])
     # The other one was not trained over all seeds.
     assert len(written(trained)) == 2 + 1 + 2
-    cells = read_cells(trained)
+    cells = read_runs(trained)
     assert {seed: run.config["augment"]["magnitude"] for seed, run in cells["randaugment"].items()} == dict.fromkeys(
         (0, 1), search["magnitude"]
     )
@@ -84,7 +84,7 @@ def test_the_magnitude_is_that_of_the_lowest_validation_error(trained: Path) -> 
 
 def test_the_table_holds_the_test_errors(trained: Path) -> None:
     rows = {row["method"]: row for row in json.loads((trained / "table.json").read_text())["rows"]}
-    for method, runs in read_cells(trained).items():
+    for method, runs in read_runs(trained).items():
         assert rows[method]["errors"] == {str(seed): run.result["test_error"] for seed, run in runs.items()}
     assert rows["base"]["to_base"] is None
     assert rows["randaugment"]["to_base"]["seeds"] == 2
@@ -314,6 +314,6 @@ def test_a_plan_is_the_recipe_with_its_methods(tmp_path: Path) -> None:
     assert plan.methods["s60"].augment.method == "learned"
     assert plan.methods["learned"].outer.every == 30
     assert (plan.methods["theirs"].augment.method, plan.methods["theirs"].epochs) == ("trivialaugment", 5)
-    cell = plan.cell("randaugment", 4, 0.25)
+    cell = plan.run_config("randaugment", 4, 0.25)
     assert (cell.augment.magnitude, cell.seed, cell.resume) == (0.25, 4, True)
     assert cell.out == str(plan.folder / "randaugment" / "0.25" / "4")

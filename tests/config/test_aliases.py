@@ -12,7 +12,7 @@ from madao.cli.train import read_config
 from madao.config.aliases import METHODS, SETTINGS, current_record
 from madao.config.train_config import NOT_OPTIONS, TrainConfig, from_dict, to_dict
 from madao.errors import UserError
-from madao.experiments.table import cell_path, read_cells
+from madao.experiments.table import read_runs, run_path
 from madao.report.run import read_run
 from madao.training.run.directory import run_directory
 from tests.helpers.run_directories import write_run
@@ -98,9 +98,9 @@ def test_a_run_under_old_names_is_shown_under_those_of_today(tmp_path: Path) -> 
 @pytest.mark.parametrize(("old", "now"), METHODS.items())
 def test_the_cells_of_an_older_comparison_are_found(old: str, now: str, tmp_path: Path) -> None:
     write_run(tmp_path / old / "0", now)
-    assert cell_path(tmp_path, now, 1) == tmp_path / old / "1"
+    assert run_path(tmp_path, now, 1) == tmp_path / old / "1"
     for methods in (None, [now]):
-        assert read_cells(tmp_path, methods)[now][0].path == tmp_path / old / "0"
+        assert read_runs(tmp_path, methods)[now][0].path == tmp_path / old / "0"
 
 
 def test_published_records_are_read_under_the_names_of_today() -> None:
@@ -134,7 +134,7 @@ def test_a_folder_with_a_method_under_two_names_is_refused(tmp_path: Path) -> No
     for name in ("standard", "base"):
         write_run(tmp_path / name / "0", "base")
     with pytest.raises(UserError, match="holds standard and base"):
-        read_cells(tmp_path)
+        read_runs(tmp_path)
 
 
 def test_lists_are_added_to_under_old_names() -> None:

@@ -12,7 +12,7 @@ from madao.experiments.compare_config import CompareConfig, Plan, SearchConfig
 from madao.experiments.comparison import Comparison
 from madao.experiments.magnitude_search import draw_magnitudes
 from madao.experiments.shared_search import SharedSearch
-from madao.experiments.table import Table, cell_path
+from madao.experiments.table import Table, run_path
 from tests.helpers.run_directories import write_run
 
 
@@ -37,7 +37,7 @@ def trained(comparison: Comparison) -> Table:
 
 
 def finished(folder: Path, method: str, seed: int = 0, error: float = 0.05, magnitude: float | None = None) -> None:
-    write_run(cell_path(folder, method, seed, magnitude), method, seed, epochs=1, error=error)
+    write_run(run_path(folder, method, seed, magnitude), method, seed, epochs=1, error=error)
 
 
 def trials(folder: Path, *errors: float) -> list[float]:
@@ -93,7 +93,7 @@ def test_the_magnitude_of_the_lowest_validation_error_is_trained_with_all_seeds(
     assert (comparison.problems, comparison.unfinished, table.missing) == ({}, "", 0)
     # A search remembers its trials when their directories are gone, as do search.json files of earlier versions.
     for magnitude in (magnitudes[0], magnitudes[2]):
-        cell_path(folder, "randaugment", 0, magnitude).rename(tmp_path / f"{magnitude}")
+        run_path(folder, "randaugment", 0, magnitude).rename(tmp_path / f"{magnitude}")
     saved = json.loads((folder / "search.json").read_text())
     assert [trial["validation_error"] for trial in saved["trials"]] == [0.3, 0.1, 0.1]
     del saved["seeds"]

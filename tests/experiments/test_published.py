@@ -9,12 +9,12 @@ import pytest
 
 from madao.config.train_config import DataConfig, OuterConfig
 from madao.experiments.published import LARGEST, record, settings, without_paths
-from madao.experiments.table import cell_path, read_cells
+from madao.experiments.table import read_runs, run_path
 from tests.helpers.run_directories import write_run
 
 
 def recorded(folder: Path) -> tuple[str, dict[str, Any]]:
-    cells = read_cells(folder)
+    cells = read_runs(folder)
     text = record(cells, {"command": "madao compare"}, {})
     return text, json.loads(text)
 
@@ -22,8 +22,8 @@ def recorded(folder: Path) -> tuple[str, dict[str, Any]]:
 def test_a_record_has_everything_and_no_path(tmp_path: Path) -> None:
     data = DataConfig(name="digits", root=str(tmp_path / "data"))
     for seed in (0, 1):
-        write_run(cell_path(tmp_path, "learned", seed), "learned", seed, data=data)
-        write_run(cell_path(tmp_path, "s7", seed), "learned", seed, data=data, outer=OuterConfig(every=7, warmup=2))
+        write_run(run_path(tmp_path, "learned", seed), "learned", seed, data=data)
+        write_run(run_path(tmp_path, "s7", seed), "learned", seed, data=data, outer=OuterConfig(every=7, warmup=2))
     text, found = recorded(tmp_path)
     assert str(tmp_path) not in text
     assert "/" not in json.dumps(found["settings"])
@@ -43,19 +43,19 @@ def test_a_record_has_everything_and_no_path(tmp_path: Path) -> None:
 
 
 def test_a_policy_that_is_a_file_is_told_by_its_digest(tmp_path: Path) -> None:
-    path = write_run(cell_path(tmp_path, "theirs", 0), str(tmp_path / "mine" / "policy.json"))
+    path = write_run(run_path(tmp_path, "theirs", 0), str(tmp_path / "mine" / "policy.json"))
     assert "policy_sha256" not in recorded(tmp_path)[1]["cells"]["theirs 0"]
     (path / "policy.json").write_text("{}")  # a copy, which runs keep
     text, found = recorded(tmp_path)
     assert str(tmp_path) not in text
     assert found["cells"]["theirs 0"]["policy_sha256"] == hashlib.sha256(b"{}").hexdigest()
-    write_run(cell_path(tmp_path, "learned", 0))
+    write_run(run_path(tmp_path, "learned", 0))
     assert "policy_sha256" not in recorded(tmp_path)[1]["cells"]["learned 0"]
 
 
 def test_a_large_table_has_fewer_points_from_first_to_last(tmp_path: Path) -> None:
     path = write_run(tmp_path / "learned" / "0", epochs=150)
-    run = read_cells(tmp_path)["learned"][0]
+    run = read_runs(tmp_path)["learned"][0]
     cells = {f"variant {number}": dict.fromkeys(range(3), run) for number in range(12)}
     text = record(cells, {}, {})
     assert len(text.encode()) <= LARGEST
@@ -101,19 +101,19 @@ def test_commands_are_told_without_passwords_and_parts_of_paths() -> None:
 
 def test_settings_are_those_that_count(tmp_path: Path) -> None:
     write_run(tmp_path / "policy" / "0", "base", 4)
-    kept = settings(read_cells(tmp_path)["policy"][0])
+    kept = settings(read_runs(tmp_path)["policy"][0])
     assert kept["augment.method"] == "base"
     assert not {"seed", "out", "data.root", "device"} & kept.keys()
 
 
 def test_a_record_grows(tmp_path: Path) -> None:
-    write_run(cell_path(tmp_path / "a", "learned", 0), "learned", 0)
-    write_run(cell_path(tmp_path / "a", "base", 0), "base", 0, error=0.5)
+    write_run(run_path(tmp_path / "a", "learned", 0), "learned", 0)
+    write_run(run_path(tmp_path / "a", "base", 0), "base", 0, error=0.5)
     _, before = recorded(tmp_path / "a")
-    write_run(cell_path(tmp_path / "b", "s7", 0), "learned", 0, outer=OuterConfig(every=7, warmup=2))
-    write_run(cell_path(tmp_path / "b", "base", 0), "base", 0, error=0.4)
+    write_run(run_path(tmp_path / "b", "s7", 0), "learned", 0, outer=OuterConfig(every=7, warmup=2))
+    write_run(run_path(tmp_path / "b", "base", 0), "base", 0, error=0.4)
     before = {**before, "search": {"magnitude": 0.2}}
-    after = json.loads(record(read_cells(tmp_path / "b"), {}, {"magnitude": 0.1}, before))
+    after = json.loads(record(read_runs(tmp_path / "b"), {}, {"magnitude": 0.1}, before))
     assert after["cells"].keys() == {"learned 0", "base 0", "s7 0"}
     assert after["cells"]["base 0"]["test_error"] == 0.4
     assert (after["settings"].get("outer.every"), after["settings"]["epochs"]) == (None, 8)
@@ -127,9 +127,9 @@ def test_a_record_grows(tmp_path: Path) -> None:
 def test_cells_of_several_commands_say_which_made_them(tmp_path: Path) -> None:
     found: dict[str, Any] = {}
     for number, method in enumerate(("base", "uniform", "learned")):
-        write_run(cell_path(tmp_path / method, method, 0), method, 0)
+        write_run(run_path(tmp_path / method, method, 0), method, 0)
         about = {"command": f"madao compare {number}", "jobs": 1 + number}
-        found = json.loads(record(read_cells(tmp_path / method), about, {}, found))
+        found = json.loads(record(read_runs(tmp_path / method), about, {}, found))
     assert (found["command"], found["jobs"]) == ("madao compare 2", 3)
     made = {name: (cell.get("command"), cell.get("jobs")) for name, cell in found["cells"].items()}
     assert made == {"base 0": ("madao compare 0", 1), "uniform 0": ("madao compare 1", 2), "learned 0": (None, None)}
@@ -138,15 +138,15 @@ def test_cells_of_several_commands_say_which_made_them(tmp_path: Path) -> None:
 def test_cells_of_one_folder_say_which_command_made_them(tmp_path: Path) -> None:
     found: dict[str, Any] = {}
     for seed in (1, 0, 2):
-        write_run(cell_path(tmp_path, "learned", seed), "learned", seed, error=0.1 + seed / 100)
-        found = json.loads(record(read_cells(tmp_path), {"command": f"madao compare {seed}", "jobs": 1}, {}, found))
+        write_run(run_path(tmp_path, "learned", seed), "learned", seed, error=0.1 + seed / 100)
+        found = json.loads(record(read_runs(tmp_path), {"command": f"madao compare {seed}", "jobs": 1}, {}, found))
     made = {name: cell.get("command") for name, cell in found["cells"].items()}
     assert made == {"learned 1": "madao compare 1", "learned 0": "madao compare 0", "learned 2": None}
     lengths = {name: len(cell["policy"]["epochs"]) for name, cell in found["cells"].items()}
     assert lengths["learned 0"] > 1, "the whole way of the first seed"
     assert lengths["learned 1"] == lengths["learned 2"] == 1, "where the others ended"
 
-    write_run(cell_path(tmp_path, "learned", 1), "learned", 1, error=0.2)  # trained again
-    found = json.loads(record(read_cells(tmp_path), {"command": "madao compare again", "jobs": 1}, {}, found))
+    write_run(run_path(tmp_path, "learned", 1), "learned", 1, error=0.2)  # trained again
+    found = json.loads(record(read_runs(tmp_path), {"command": "madao compare again", "jobs": 1}, {}, found))
     made = {name: cell.get("command") for name, cell in found["cells"].items()}
     assert made == {"learned 1": None, "learned 0": "madao compare 0", "learned 2": "madao compare 2"}

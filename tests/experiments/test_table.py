@@ -9,12 +9,12 @@ from scipy import stats
 from madao.experiments.table import (
     Row,
     Table,
-    cell_path,
     headings,
     lines,
     markdown,
     note,
-    read_cells,
+    read_runs,
+    run_path,
     tabulate,
     to_dict,
 )
@@ -35,10 +35,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for method, errors in ERRORS.items():
         for seed, error in errors.items():
             write_run(
-                cell_path(path, method, seed, 0.3 if method == "randaugment" else None), method, seed, 2, error=error
+                run_path(path, method, seed, 0.3 if method == "randaugment" else None), method, seed, 2, error=error
             )
-    write_run(cell_path(path, "randaugment", 0, 0.9), "randaugment", 0, 2, error=0.001)
-    write_run(cell_path(path, "base", 3), "base", 3, 2, ended=False)
+    write_run(run_path(path, "randaugment", 0, 0.9), "randaugment", 0, 2, error=0.001)
+    write_run(run_path(path, "base", 3), "base", 3, 2, ended=False)
     (path / "search.json").write_text(json.dumps({"magnitude": 0.3}))
     return path
 
@@ -48,7 +48,7 @@ def rows(table: Table) -> dict[str, Row]:
 
 
 def test_means_and_intervals_are_scipys(folder: Path) -> None:
-    found = rows(tabulate(read_cells(folder), SEEDS))
+    found = rows(tabulate(read_runs(folder), SEEDS))
     for method, errors in ERRORS.items():
         assert found[method].errors == errors
         expected = stats.ttest_1samp([*errors.values()], 0).confidence_interval(0.95)
@@ -63,20 +63,19 @@ def test_means_and_intervals_are_scipys(folder: Path) -> None:
     ("method", "other"), [("learned", "base"), ("learned", "randaugment"), ("base", "randaugment")]
 )
 def test_differences_are_scipys_paired_ones(folder: Path, method: str, other: str) -> None:
-    difference = rows(tabulate(read_cells(folder), SEEDS))[method].differences[other]
+    difference = rows(tabulate(read_runs(folder), SEEDS))[method].differences[other]
     common = sorted(ERRORS[method].keys() & ERRORS[other].keys())
     pairs = [[ERRORS[name][seed] for seed in common] for name in (method, other)]
     expected = stats.ttest_rel(*pairs).confidence_interval(0.95)
     assert difference is not None
-    assert difference.mean is not None
-    assert difference.mean.half_width is not None
-    assert difference.mean.count == 3
-    assert difference.mean.mean - difference.mean.half_width == pytest.approx(expected.low, rel=1e-9)
-    assert difference.mean.mean + difference.mean.half_width == pytest.approx(expected.high, rel=1e-9)
+    assert difference.half_width is not None
+    assert difference.count == 3
+    assert difference.mean - difference.half_width == pytest.approx(expected.low, rel=1e-9)
+    assert difference.mean + difference.half_width == pytest.approx(expected.high, rel=1e-9)
 
 
 def test_one_seed_has_no_interval_and_a_method_no_difference_to_itself(folder: Path) -> None:
-    cells = {method: {0: runs[0]} for method, runs in read_cells(folder).items()}
+    cells = {method: {0: runs[0]} for method, runs in read_runs(folder).items()}
     found = rows(tabulate(cells, SEEDS))
     assert found["base"].error is not None
     assert found["base"].error.half_width is None
@@ -90,7 +89,7 @@ def test_one_seed_has_no_interval_and_a_method_no_difference_to_itself(folder: P
 
 
 def test_what_is_missing_is_said(folder: Path) -> None:
-    table = tabulate(read_cells(folder), {"uniform": [0, 1], "base": [0, 3]}, 0.3)
+    table = tabulate(read_runs(folder), {"uniform": [0, 1], "base": [0, 3]}, 0.3)
     assert [(row.method, row.missing) for row in table.rows][:2] == [("uniform", [0, 1]), ("base", [3])]
     assert lines(table)[0] == ["uniform", "0 of 2", "–", "–", "–", "–", "–", "–"]
     assert lines(table)[1][1] == "4 of 5"
@@ -102,11 +101,11 @@ def test_what_is_missing_is_said(folder: Path) -> None:
 
 
 def test_a_column_of_differences_for_each_control_that_is_there(folder: Path, tmp_path: Path) -> None:
-    assert headings(tabulate(read_cells(folder), SEEDS))[3:5] == ["− base", "− randaugment"]
+    assert headings(tabulate(read_runs(folder), SEEDS))[3:5] == ["− base", "− randaugment"]
     for seed, (alike, learned) in enumerate([(0.04, 0.03), (0.05, 0.03)]):
-        write_run(cell_path(tmp_path, "uniform", seed), "uniform", seed, 2, error=alike)
-        write_run(cell_path(tmp_path, "learned", seed), "learned", seed, 2, error=learned)
-    table = tabulate(read_cells(tmp_path), {"uniform": [0, 1], "learned": [0, 1]})
+        write_run(run_path(tmp_path, "uniform", seed), "uniform", seed, 2, error=alike)
+        write_run(run_path(tmp_path, "learned", seed), "learned", seed, 2, error=learned)
+    table = tabulate(read_runs(tmp_path), {"uniform": [0, 1], "learned": [0, 1]})
     assert headings(table)[2:] == ["test error, %", "− uniform", "minutes", "MiB"]
     assert [line[3] for line in lines(table)] == ["–", "−1.50 ± 6.35"]
     assert {len(line) for line in lines(table)} == {len(headings(table))}
@@ -114,13 +113,13 @@ def test_a_column_of_differences_for_each_control_that_is_there(folder: Path, tm
 
 
 def test_only_the_magnitude_that_was_chosen_counts(folder: Path, tmp_path: Path) -> None:
-    assert read_cells(folder)["randaugment"].keys() == {0, 1, 2}
-    write_run(cell_path(tmp_path, "randaugment", 0, 0.9), "randaugment", 0, 2)
-    assert read_cells(tmp_path) == {}
+    assert read_runs(folder)["randaugment"].keys() == {0, 1, 2}
+    write_run(run_path(tmp_path, "randaugment", 0, 0.9), "randaugment", 0, 2)
+    assert read_runs(tmp_path) == {}
 
 
 def test_time_and_memory(folder: Path) -> None:
-    cells = read_cells(folder, ["learned"])
+    cells = read_runs(folder, ["learned"])
     run = cells["learned"][0]
     row = tabulate(cells, SEEDS).rows[-1]
     assert row.minutes == pytest.approx(sum(value or 0 for value in run.timing["seconds"]) / 60)
@@ -130,18 +129,18 @@ def test_time_and_memory(folder: Path) -> None:
 def test_what_took_no_outer_step_is_told(tmp_path: Path) -> None:
     for method, seed, learned in (("uniform", 0, False), ("learned", 0, True), ("s60", 0, False), ("s60", 1, True)):
         name = "uniform" if method == "uniform" else "learned"
-        write_run(cell_path(tmp_path, method, seed), name, seed, 2, learned=learned)
-    table = tabulate(read_cells(tmp_path), {})
+        write_run(run_path(tmp_path, method, seed), name, seed, 2, learned=learned)
+    table = tabulate(read_runs(tmp_path), {})
     assert to_dict(table)["unlearned"].keys() == {"s60 0"}
     assert "The policy of s60 0 did not change" in note(table)
-    assert "outer step" not in note(tabulate(read_cells(tmp_path, ["uniform", "learned"]), {}))
+    assert "outer step" not in note(tabulate(read_runs(tmp_path, ["uniform", "learned"]), {}))
 
 
 def test_without_a_test_set_validation_errors_are_compared(tmp_path: Path) -> None:
     path = write_run(tmp_path / "base" / "0", "base", error=0.04)
     result = json.loads((path / "result.json").read_text())
     (path / "result.json").write_text(json.dumps({**result, "test_error": None}))
-    table = tabulate(read_cells(tmp_path), {"base": [0]})
+    table = tabulate(read_runs(tmp_path), {"base": [0]})
     assert headings(table)[2] == "validation error, %"
     assert "no test set" in note(table)
     assert "no test set" not in note(Table("test error", []))

@@ -68,7 +68,7 @@ def test_features_from_pillow_equal_those_from_torch(mode: str, size: tuple[int,
 
 def test_the_python_file_has_the_probabilities_of_the_image(tmp_path: Path) -> None:
     module = load(SPEC, "python", tmp_path)
-    selection, application, magnitude = loaded(tmp_path).law_of(IMAGES)
+    selection, application, magnitude = loaded(tmp_path).tables_of(IMAGES)
     names = {operation.name.lower(): index for index, operation in enumerate(SPEC.operations)}
     for number in range(0, 40, 7):
         found = module.law(to_pil(IMAGES[number]), module.FEATURES, module.UNITS, module.STAGES)
@@ -117,7 +117,7 @@ def draws(target: str, folder: Path, image: Tensor, count: int) -> list[list[tup
 @pytest.mark.parametrize("target", ["torchvision", "albumentations", "timm", "python"])
 def test_exported_files_draw_with_the_probabilities_of_the_image(target: str, tmp_path: Path) -> None:
     count, pair = 1200, IMAGES[[2, 37]]
-    selection, application, _ = (table.double() for table in loaded(tmp_path).law_of(pair))
+    selection, application, _ = (table.double() for table in loaded(tmp_path).tables_of(pair))
     selection /= selection.sum(-1, keepdim=True)
     for number in range(2):
         found = draws(target, tmp_path, pair[number], count)

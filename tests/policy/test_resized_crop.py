@@ -135,7 +135,7 @@ def test_a_crop_has_the_height_and_width_it_is_given() -> None:
     assert torch.equal(crop(image, one, three, no, 0, 4, 2), image[:, :, 1:5, 3:5])
     assert torch.equal(crop(image, one, three, yes, 0, 4, 2), image[:, :, 1:5, 3:5].flip(3))
     assert torch.equal(crop(image, one, three, no, 2, 7, 3), F.pad(image, [2] * 4)[:, :, 1:8, 3:6])
-    assert torch.equal(crop(image, one, one, no, 1), image)
+    assert torch.equal(crop(image, one, one, no, 1, 5, 6), image)
 
 
 @pytest.mark.parametrize("settings", [{"padding": 0, "size": 33}, {"padding": 4, "size": 41}])

@@ -57,7 +57,7 @@ def test_the_page_shows_what_each_image_chooses(tmp_path: Path) -> None:
     assert len(shown) == 9
     assert all(name.startswith('<img src="data:image/png') for name, _ in shown[:-1])
     assert shown[-1][0] == "shared"
-    each = policy.law_of(torch.from_numpy(samples))[0].detach().mean(0)
+    each = policy.tables_of(torch.from_numpy(samples))[0].detach().mean(0)
     names = [operation.name for operation in policy.operations]
     for (_, found), shares in zip(shown[:-1], each, strict=True):
         expected = [100 * float(shares[names.index(head)]) for head in heads]
@@ -85,7 +85,7 @@ def test_of_many_classes_those_are_shown_that_depart_the_most() -> None:
     assert {str(number) for number in range(150, 300)} < shown.keys()
 
 
-def test_images_are_shown_under_draws_of_their_own_law() -> None:
+def test_images_are_shown_under_draws_of_their_own_tables() -> None:
     policy = inverting_dark()
     samples = np.full((3, 3, 8, 12), 20, dtype=np.uint8)
     samples[1] = 230

@@ -1,7 +1,7 @@
 """Queue, momentum, loss and hypergradient against their definitions."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from madao.distributed.group import Shard
 from madao.hypergrad import Identity, Neumann, Relaxed
 from madao.models.encoder import Encoder, SplitBatchNorm, split_norms
 from madao.outer import ComputeOptions, PolicyOptimizer
@@ -228,18 +229,18 @@ class FakeGroup:
     def __init__(self, other: Tensor) -> None:
         self.other = other
 
-    def all_gather(self, values: Tensor) -> Tensor:
+    def places(self, counts: Sequence[int], device: torch.device) -> list[Shard]:
+        return [Shard.of(self.rank, [count, len(self.other)]) for count in counts]
+
+    def all_gather(self, values: Tensor, place: Shard | None = None) -> Tensor:
         return torch.cat([values, self.other]) if values.dtype == torch.uint8 else values
 
     def broadcast_(self, tensors: Iterable[Tensor]) -> None:
         self.shared = [*tensors]
 
     def all_reduce_sum(self, vector: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        (tensor,) = vector
-        if tensor.dtype == torch.int64:
-            return (tensor + torch.tensor([0, len(self.other)]),)
-        self.seen = tensor
-        return (tensor,)
+        (self.seen,) = vector
+        return vector
 
 
 def test_keys_of_several_processes_are_computed_apart_from_their_queries() -> None:

@@ -157,7 +157,7 @@ def _means_of_tones(result: Result) -> list[dict[str, float]]:
     images, _ = train.load(list(range(len(train))))
     policy, dark = load_policy(result.out), dark_on_light(images)
     assert isinstance(policy, FrozenPolicy)
-    shares = policy.law_of(images)[0].mean(0)
+    shares = policy.tables_of(images)[0].mean(0)
     return [dict(zip(result.policy, shares[half].mean(0).tolist(), strict=True)) for half in (~dark, dark)]
 
 

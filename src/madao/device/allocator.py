@@ -9,10 +9,10 @@ _VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 def enable_expandable_segments(device: torch.device) -> None:
-    """Let blocks of different sizes share memory, for the whole process.
+    """Let blocks of different sizes share memory, for the whole process, unless the environment says otherwise.
 
-    Inner and outer steps alternate in one pool and need blocks of different sizes. In segments of a fixed size, neither
-    could use most of the memory that the other has freed. Settings from the environment take precedence.
+    Inner and outer steps alternate in one pool. In segments of a fixed size, neither could use most of the memory that
+    the other has freed.
     """
     if device.type != "cuda" or sys.platform != "linux" or any(name in os.environ for name in _VARIABLES):
         return

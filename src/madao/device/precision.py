@@ -9,11 +9,8 @@ import torch
 def set_precision(name: str, device: torch.device | None = None) -> torch.dtype | None:
     """Allow or forbid TF32 for the whole process, and return the dtype of autocast, if any.
 
-    By default, torch allows TF32 in convolutions.
-
-    Args:
-        name: The precision: 32, tf32, bf16, or auto, which is bf16 on a GPU that has it and 32 elsewhere.
-        device: The device, for auto.
+    By default, torch allows TF32 in convolutions. Names are 32, tf32, bf16, and auto: bf16 on a GPU that has it, else
+    32.
     """
     if name == "auto":
         name = "bf16" if device is not None and device.type == "cuda" and _has_bf16(device) else "32"

@@ -11,13 +11,7 @@ from torch import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """The examples of one process. The examples of all processes are numbered in the order of the processes.
-
-    Attributes:
-        start: The number of the first example of this process.
-        stop: One more than the number of its last example.
-        total: The number of examples of all processes.
-    """
+    """The examples `start` to `stop` of one process, of `total` that are numbered in the order of the processes."""
 
     start: int
     stop: int
@@ -35,19 +29,14 @@ class Shard:
         return cls(0, count, count)
 
     def __len__(self) -> int:
-        """Return the number of examples of this process."""
         return self.stop - self.start
 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessGroup:
-    """The processes of a training. With a single process every method does nothing.
+    """The processes of a training, of which this one has the number `rank` of `world`. A single one does nothing.
 
     Every process must make the same calls in the same order. Results are the same in all processes, bit for bit.
-
-    Attributes:
-        rank: The number of this process.
-        world: The number of processes.
 
     Example:
         >>> ProcessGroup().places([3, 5], torch.device("cpu"))
@@ -98,11 +87,9 @@ class ProcessGroup:
         return [Shard.of(self.rank, of_all) for of_all in torch.stack(sizes, 1).tolist()]
 
     def all_gather(self, values: Tensor, place: Shard | None = None) -> Tensor:
-        """Return the values of the examples of all processes, in the order of the processes.
+        """Return the values of the examples of all processes, `[B, …]` each, in the order of the processes.
 
-        Args:
-            values: `[B, …]`; B may differ between processes.
-            place: The shard of this process, if it is known. It may be larger than B; the rest is zero.
+        If the shard of this process is known, `place`, it may be larger than B; the rest is zero.
         """
         if self.world == 1:
             return values

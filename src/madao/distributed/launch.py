@@ -23,16 +23,9 @@ PATIENCE = timedelta(minutes=30)
 
 
 def launch(device: torch.device, devices: int, nodes: int, half: bool) -> Fabric:
-    """Start the processes and return their Fabric. Under `torchrun`, join the processes that it has started.
+    """Start the processes, in bfloat16 if `half`, and return their Fabric. Under `torchrun`, join its processes.
 
-    Args:
-        device: The device of a run on one device; otherwise only its type counts.
-        devices: Processes on this machine, one for each device.
-        nodes: The number of machines.
-        half: Whether forward passes are in bfloat16.
-
-    Raises:
-        UserError: There are fewer devices than asked for, or `device` names a single one.
+    Of several devices on a machine, each has one process, and only the type of `device` counts.
     """
     if "LOCAL_WORLD_SIZE" in os.environ:  # torchrun knows
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
@@ -65,16 +58,7 @@ def _end_gloo() -> None:
 
 
 def convert_sync_batchnorm(network: nn.Module, device: torch.device, twice: bool = False) -> nn.Module:
-    """Return the network with batch statistics of all processes.
-
-    Args:
-        network: The network.
-        device: The device that it is trained on.
-        twice: Whether outer steps differentiate it twice in training mode.
-
-    Raises:
-        SharedError: The device is no GPU, or second derivatives are needed.
-    """
+    """Return the network with batch statistics of all processes; raise if outer steps differentiate it `twice`."""
     if device.type != "cuda":
         raise SharedError("`sync_batch_norm` needs GPUs; on CPUs use a model with GroupNorm")
     if twice:
@@ -84,15 +68,9 @@ def convert_sync_batchnorm(network: nn.Module, device: torch.device, twice: bool
 
 
 def rank_zero_first(ranks: ProcessGroup, action: Callable[[], Any], again: bool = False) -> Any:
-    """Return the result of an action of the first process, in all processes.
+    """Return the result of an action of the first process, in all processes; if it fails, all raise `SharedError`.
 
-    Args:
-        ranks: The processes.
-        action: The action of the first process, for which the others wait.
-        again: Whether the others then repeat the action, in place of receiving its result, which may be large.
-
-    Raises:
-        SharedError: The action failed in the first process.
+    If `again`, the others repeat the action afterwards, in place of receiving its result, which may be large.
     """
     result = None
     if ranks.is_first:

@@ -4,7 +4,6 @@ Every process makes the same draws for the whole batch and uses the draws of its
 not affect how a batch is augmented, and a run may be resumed with another number.
 """
 
-import dataclasses
 from typing import Any
 
 from torch import Tensor
@@ -20,10 +19,7 @@ def shard_of(count: int, ranks: ProcessGroup) -> Shard:
 
 
 def sample_shard(policy: AugmentationPolicy, images: Tensor, labels: Tensor, place: Shard, **settings: Any) -> Draw:
-    """Draw from a policy for the images of a shard.
-
-    If the policy depends on labels or images, the processes exchange them.
-    """
+    """Draw from a policy for the images of a shard. Processes exchange labels or images that the policy depends on."""
     condition = policy.condition(images, labels)
     if condition is not None:
         settings["condition"] = ProcessGroup.current().all_gather(condition, place)
@@ -34,8 +30,7 @@ def sample_base_shard(standard: BaseAugmentation, images: Tensor, place: Shard) 
     """Draw from the base augmentation for the images of a shard."""
     draw = standard.sample(_whole(images, place))
     own = slice(place.start, place.start + len(images))
-    fields = {field.name: getattr(draw, field.name) for field in dataclasses.fields(draw)}
-    return dataclasses.replace(draw, **{name: value[own] for name, value in fields.items() if value is not None})
+    return BaseDraw(**{name: value[own] for name, value in vars(draw).items() if value is not None})
 
 
 def _whole(images: Tensor, place: Shard) -> Tensor:

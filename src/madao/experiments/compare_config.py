@@ -6,7 +6,7 @@ from pathlib import Path
 from madao.config.train_config import TrainConfig
 from madao.errors import UserError
 from madao.experiments.magnitude_search import MAGNITUDES
-from madao.experiments.table import cell_path
+from madao.experiments.table import run_path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class CompareConfig:
         seeds: The number of seeds (3: seeds 0, 1 and 2), or their list (0,1,7).
         jobs: Trainings at a time. Several are worth it if one leaves the GPU idle; the table then has the times of
             trainings that share it.
-        out: The folder; its cells are run directories METHOD/SEED. By default runs/compare-RECIPE.
+        out: The folder of run directories METHOD/SEED. By default runs/compare-RECIPE.
         export: Also write a JSON record of these methods: seeds, settings, versions, device, curves, errors.
         search: How to choose RandAugment's magnitude.
     """
@@ -63,15 +63,7 @@ class CompareConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A comparison as a command line describes it.
-
-    Attributes:
-        chosen: The settings of the comparison.
-        folder: The folder of the runs.
-        base: The settings that all runs share.
-        methods: The settings of each method.
-        seeds: The seeds.
-    """
+    """A comparison as a command line describes it: the settings that all runs share, and those of each method."""
 
     chosen: CompareConfig
     folder: Path
@@ -79,10 +71,10 @@ class Plan:
     methods: dict[str, TrainConfig]
     seeds: list[int]
 
-    def cell(self, method: str, seed: int, magnitude: float | None = None) -> TrainConfig:
+    def run_config(self, method: str, seed: int, magnitude: float | None = None) -> TrainConfig:
         """Return the settings of a run; for RandAugment, those at a magnitude."""
         config = self.methods[method]
         if magnitude is not None:
             config = dataclasses.replace(config, augment=dataclasses.replace(config.augment, magnitude=magnitude))
-        out = str(cell_path(self.folder, method, seed, magnitude))
+        out = str(run_path(self.folder, method, seed, magnitude))
         return dataclasses.replace(config, seed=seed, out=out, resume=True)

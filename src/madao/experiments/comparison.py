@@ -1,7 +1,4 @@
-"""A comparison: train each method with each seed, and update their table after every run.
-
-A *cell* of a comparison is the run of one method with one seed.
-"""
+"""A comparison: train each method with each seed, and update their table after every run."""
 
 import contextlib
 import functools
@@ -19,38 +16,25 @@ from madao.experiments.jobs import Job, JobPool, train
 from madao.experiments.magnitude_search import MagnitudeSearch, read_search, write_search
 from madao.experiments.published import is_record, record, without_paths
 from madao.experiments.shared_search import SharedSearch, optuna_library, study_name
-from madao.experiments.table import SEARCH, TUNED, Table, chosen_magnitude, markdown, read_cells, tabulate, to_dict
+from madao.experiments.table import SEARCH, TUNED, Table, chosen_magnitude, markdown, read_runs, tabulate, to_dict
 from madao.files import replacing
 from madao.training.run.directory import lock
 
 
 class Comparison:
-    """The cells of a plan: one training for each method and seed.
-
-    Args:
-        plan: The methods, seeds and settings.
-        command: The command line, for the record.
-        say: Called with each line about cells that failed.
-        describe: Called in the processes of the trainings with lines on images, model and policy. It must be picklable.
-
-    Attributes:
-        problems: The error of each failed cell, by its name.
-        unfinished: The reason why the search for RandAugment's magnitude has no result yet; empty if it has one.
-
-    Raises:
-        UserError: The folder, or the file of the record, holds something else.
-    """
+    """The runs of a plan: one training for each method and seed."""
 
     def __init__(
         self,
         plan: Plan,
-        command: Sequence[str] = (),
-        say: Callable[[str], object] = print,
-        describe: Callable[[str], object] = print,
+        command: Sequence[str] = (),  # for the record
+        say: Callable[[str], object] = print,  # gets lines about runs that failed
+        describe: Callable[[str], object] = print,  # gets lines on images, model and policy; it must be picklable
     ) -> None:
-        self.plan, self.command, self.say, self.unfinished = plan, command, say, ""
+        self.plan, self.command, self.say = plan, command, say
+        self.unfinished = ""  # why the search for RandAugment's magnitude has no result yet
         self._pool = JobPool(plan.chosen.jobs, self._ended, functools.partial(train, say=describe))
-        self.problems = self._pool.problems
+        self.problems = self._pool.problems  # the error of each failed run, by its name
         self._trials: dict[float, list[Job]] = {}
         self._said_unwritable = False
         if TUNED in plan.methods and plan.chosen.search.trials and plan.chosen.search.storage is not None:
@@ -65,10 +49,7 @@ class Comparison:
 
     @contextmanager
     def begin(self) -> Iterator[Table]:
-        """Lock the folder and write the table of the cells that are finished.
-
-        If the table cannot be written, this fails before any training.
-        """
+        """Lock the folder and write the table of the finished runs; if this is impossible, fail before any training."""
         self.plan.folder.mkdir(parents=True, exist_ok=True)
         with lock(self.plan.folder) or contextlib.nullcontext():
             data = begin_folder(self.plan)
@@ -76,20 +57,20 @@ class Comparison:
             yield self.write()
 
     def train(self) -> None:
-        """Train every cell that is not finished.
+        """Train every run that is not finished.
 
         Raises:
-            Interrupted: On SIGINT or SIGTERM, once every cell has written its checkpoint.
+            Interrupted: On SIGINT or SIGTERM, once every run has written its checkpoint.
         """
         self._pool.run(self._jobs())
         if self._search is not None and self._search.best() is None and not self.problems:
             self.unfinished = self._search.unfinished()
 
     def write(self) -> Table:
-        """Write the table and the record of all finished cells."""
+        """Write the table and the record of all finished runs."""
         folder = self.plan.folder
         wanted = dict.fromkeys(self.plan.methods, self.plan.seeds)
-        table = tabulate(read_cells(folder), wanted, chosen_magnitude(folder))
+        table = tabulate(read_runs(folder), wanted, chosen_magnitude(folder))
         for name, content in (
             ("table.json", json.dumps(to_dict(table), indent=2) + "\n"),
             ("table.md", markdown(table)),
@@ -113,12 +94,12 @@ class Comparison:
         return SharedSearch(path, search.trials, search.seeds, search.storage, name)
 
     def _jobs(self) -> Iterator[Job | None]:
-        """Yield the cells seed by seed, so that methods can be compared early; trials come with the first seed."""
+        """Yield the runs seed by seed, so that methods can be compared early; trials come with the first seed."""
         search = self._search
         for seed in self.plan.seeds:
             for method in self.plan.methods:
                 if method != TUNED:
-                    yield Job(f"{method} {seed}", self.plan.cell(method, seed))
+                    yield Job(f"{method} {seed}", self.plan.run_config(method, seed))
                 elif search is None:
                     yield self._tuned(self.plan.methods[TUNED].augment.magnitude, seed)
                 elif seed == self.plan.seeds[0]:
@@ -139,7 +120,7 @@ class Comparison:
             yield from self._trials.get(magnitude, ())
 
     def _tuned(self, magnitude: float, seed: int) -> Job:
-        return Job(f"{TUNED} {magnitude:g} {seed}", self.plan.cell(TUNED, seed, magnitude))
+        return Job(f"{TUNED} {magnitude:g} {seed}", self.plan.run_config(TUNED, seed, magnitude))
 
     def _tell(self, magnitude: float) -> None:
         """Tell the search the mean error of a trial, once all its trainings have ended."""
@@ -151,7 +132,7 @@ class Comparison:
             self._search.tell(magnitude, math.fsum(known) / len(known))
 
     def _ended(self, job: Job, problem: str | None) -> None:
-        """Note the end of a cell in the files, since the command may be killed at any time."""
+        """Note the end of a run in the files, since the command may be killed at any time."""
         if problem is not None:
             self.say(f"{job.name}: failed: {problem}")
         for magnitude, jobs in [*self._trials.items()]:
@@ -165,7 +146,6 @@ class Comparison:
             self._said_unwritable = True
 
     def _read_record(self) -> dict[str, Any]:
-        """Read the record that the export adds to."""
         if self.export is None or not self.export.exists():
             return {}
         try:
@@ -177,11 +157,11 @@ class Comparison:
         return dict(found)
 
     def _write_record(self, path: Path) -> None:
-        """Write the record of the plan's methods; cells of others that the file has stay."""
+        """Write the record of the plan's methods; runs of others that the file has stay."""
         before, folder = self._read_record(), self.plan.folder
         search = read_search(folder / SEARCH) if TUNED in self.plan.methods else {}
         about = {"command": without_paths(self.command), "jobs": (read_folder(folder) or {}).get("jobs")}
         kept: dict[str, Any] = {key: search[key] for key in ("magnitude", "trials") if key in search}
-        text = record(read_cells(folder, [*self.plan.methods]), about, kept, before)
+        text = record(read_runs(folder, [*self.plan.methods]), about, kept, before)
         with replacing(path) as file:
             file.write(text.encode())

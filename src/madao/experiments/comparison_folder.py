@@ -53,7 +53,7 @@ def check_folder(plan: Plan) -> None:
         )
     for method in plan.methods:
         for seed in plan.seeds if method != TUNED else ():
-            config = plan.cell(method, seed)
+            config = plan.run_config(method, seed)
             RunDirectory(Path(str(config.out))).check(config)
 
 

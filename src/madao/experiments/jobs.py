@@ -45,12 +45,7 @@ _HOPELESS = 2
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A training.
-
-    Attributes:
-        name: Its name in messages.
-        config: Its settings, with `out` and `resume`.
-    """
+    """A training with a name in messages, and settings with `out` and `resume`."""
 
     name: str
     config: TrainConfig
@@ -62,37 +57,28 @@ class Job:
 
 
 class JobPool:
-    """Trains jobs. Finished ones are skipped, interrupted ones resumed.
+    """A pool of processes that trains jobs. Finished ones are skipped, interrupted ones resumed.
 
     `concurrent.futures.ProcessPoolExecutor` is not enough. It gives up all jobs when one process dies, for example
     because it is out of memory, and it cannot ask a running job for a checkpoint.
-
-    Args:
-        size: Number of processes at a time.
-        ended: Called after each job that a process worked on, with its error or None.
-        target: Runs in each process, by default `train`.
-
-    Attributes:
-        problems: The error of each failed job, by its name.
     """
 
     def __init__(
         self,
-        size: int = 1,
-        ended: Callable[[Job, str | None], object] = lambda *_: None,
-        target: Callable[..., None] | None = None,
+        size: int = 1,  # processes at a time
+        ended: Callable[[Job, str | None], object] = lambda *_: None,  # gets each job that was trained, and its error
+        target: Callable[..., None] | None = None,  # runs in each process, by default `train`
     ) -> None:
         self.size, self.ended, self.target = size, ended, target or train
-        self.problems: dict[str, str] = {}
+        self.problems: dict[str, str] = {}  # the error of each failed job, by its name
         self._running: dict[int, tuple[Job, BaseProcess, Connection]] = {}
         self._succeeded = self._started = 0
 
     def run(self, jobs: Iterable[Job | None]) -> None:
         """Train all jobs. One that fails does not stop the others.
 
-        Args:
-            jobs: A new job is taken when a process is free. None means to wait until a running job has ended, or to
-                end if none is running.
+        A new job is taken when a process is free. None means to wait until a running job has ended, or to end if none
+        is.
 
         Raises:
             Interrupted: On SIGINT or SIGTERM, once every job has written its checkpoint.
@@ -185,15 +171,9 @@ def train(
     first: bool = False,
     say: Callable[[str], object] = print,
 ) -> None:
-    """Train in a process of a pool.
+    """Train in a process of a pool of `size`; send the message of an error through the channel.
 
-    Args:
-        config: The settings of the run.
-        name: Stands before the lines it prints.
-        size: Number of trainings that share the machine.
-        channel: Takes the message of an error.
-        first: Whether to print which images and which model all jobs have.
-        say: Called with the lines on images, model and policy, which name settings in backticks.
+    The first job also says which images and which model all jobs have. `say` gets settings in backticks.
     """
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a server that others started may let it through

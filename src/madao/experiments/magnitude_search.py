@@ -14,16 +14,9 @@ MAGNITUDES = 101
 
 
 class MagnitudeSearch:
-    """A random search over magnitudes.
+    """A random search over magnitudes, by the mean validation error over seeds.
 
-    Args:
-        path: The file that remembers finished trials, also when their run directories are gone.
-        trials: Number of magnitudes to try, at most `MAGNITUDES`.
-        seeds: Number of trainings for each magnitude; their mean validation error counts.
-
-    Attributes:
-        magnitudes: The magnitude of each trial.
-        errors: The validation error of each finished trial, by its magnitude.
+    The file remembers finished trials, also when their run directories are gone.
     """
 
     def __init__(self, path: Path, trials: int, seeds: int = 1) -> None:

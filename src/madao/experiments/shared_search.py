@@ -19,14 +19,9 @@ _PERMANENT = ("ArgumentError", "NoSuchModuleError")
 
 
 class SharedSearch(MagnitudeSearch):
-    """A random search whose trials several commands divide among themselves.
+    """A random search whose trials are divided among all commands that share storage and name.
 
-    Args:
-        path: The file in which this command remembers its own trials.
-        trials: Number of magnitudes to try.
-        seeds: Number of trainings for each magnitude.
-        storage: The URL of an Optuna storage: sqlite:///FILE or postgresql://….
-        name: The name of the study. Searches of other names in the same storage are independent.
+    The file remembers the trials of this command.
     """
 
     def __init__(self, path: Path, trials: int, seeds: int, storage: str, name: str) -> None:
@@ -72,10 +67,7 @@ class SharedSearch(MagnitudeSearch):
         self.write()
 
     def best(self) -> float | None:
-        """Return the best magnitude of all commands' trials; None until every trial has ended.
-
-        A trial that was given up has ended, too.
-        """
+        """Return the best magnitude of all commands' trials; None until every trial has ended or was given up."""
         trials = self._trials()
         known: dict[int, float] = {each.number: each.value for each in trials if each.state == self._states.COMPLETE}
         self.errors = {self.magnitudes[number]: value for number, value in known.items()}
@@ -124,13 +116,7 @@ class SharedSearch(MagnitudeSearch):
 
 
 def study_name(config: TrainConfig, seeds: int, data: str | None) -> str:
-    """Name a study, so that searches share it only if settings, seeds and images are the same.
-
-    Args:
-        config: The settings of RandAugment's runs.
-        seeds: Number of trainings for each magnitude.
-        data: The hash of the images.
-    """
+    """Name a study by RandAugment's settings, seeds and the hash of the images; only the same share a search."""
     flat: dict[str, Any] = {}
     for key, value in to_dict(config).items():
         flat |= {f"{key}.{name}": each for name, each in value.items()} if isinstance(value, dict) else {key: value}

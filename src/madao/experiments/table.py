@@ -1,6 +1,6 @@
 """The table of a comparison: mean error with interval, paired differences, time and memory of each method.
 
-The folder of a comparison has a run directory METHOD/SEED for each cell. RandAugment's are
+The folder of a comparison has a run directory METHOD/SEED for each method and seed. RandAugment's are
 randaugment/MAGNITUDE/SEED, and search.json names the chosen magnitude.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from madao.config.aliases import current_method, method_folder
 from madao.errors import ReportError
-from madao.report.compare import Difference, Interval, difference, in_percent, interval
+from madao.report.compare import Interval, difference, in_percent, interval
 from madao.report.run import Run, read_run
 
 REFERENCES = ("base", "uniform", "randaugment")
@@ -23,51 +23,34 @@ TUNED = "randaugment"
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The row of a method.
-
-    Attributes:
-        method: Its name.
-        errors: The error of each finished cell, by seed.
-        missing: The seeds of unfinished cells.
-        error: The mean error with its interval; None without a finished cell.
-        differences: The paired difference to each of `REFERENCES`; None to itself and without a common seed.
-        minutes: Time of training without evaluation, the mean over seeds.
-        memory: Peak memory in MiB, the largest over seeds; None if it was not measured.
-    """
+    """The row of a method."""
 
     method: str
-    errors: Mapping[int, float]
-    missing: Sequence[int]
-    error: Interval | None
-    differences: Mapping[str, Difference | None]
-    minutes: float | None
-    memory: float | None
+    errors: Mapping[int, float]  # of each finished run, by seed
+    missing: Sequence[int]  # the seeds of unfinished runs
+    error: Interval | None  # the mean error with its interval; None without a finished run
+    differences: Mapping[str, Interval | None]  # paired, to each of `REFERENCES` but itself; None without common seed
+    minutes: float | None  # of training without evaluation, the mean over seeds
+    memory: float | None  # the peak in MiB, the largest over seeds; None if it was not measured
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A comparison of methods.
+    """A comparison of methods."""
 
-    Attributes:
-        measure: `"test error"`, or `"validation error"` where the data has no test images.
-        rows: The methods.
-        magnitude: The chosen magnitude of RandAugment, if any.
-        unlearned: The reasons why learned policies did not change, by method and seed.
-    """
-
-    measure: str
+    measure: str  # "test error", or "validation error" where the data has no test images
     rows: Sequence[Row]
-    magnitude: float | None = None
-    unlearned: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    magnitude: float | None = None  # the chosen one of RandAugment, if any
+    unlearned: Mapping[str, str] = dataclasses.field(default_factory=dict)  # why policies did not change
 
     @property
     def missing(self) -> int:
-        """Number of unfinished cells."""
+        """Number of unfinished runs."""
         return sum(len(row.missing) for row in self.rows)
 
 
-def cell_path(folder: Path, method: str, seed: int, magnitude: float | None = None) -> Path:
-    """Return the run directory of a cell, for RandAugment that of a magnitude."""
+def run_path(folder: Path, method: str, seed: int, magnitude: float | None = None) -> Path:
+    """Return the directory of a run, for RandAugment that of a magnitude."""
     inner = method_folder(folder, method)
     return inner / str(seed) if magnitude is None else inner / f"{magnitude:g}" / str(seed)
 
@@ -81,57 +64,43 @@ def chosen_magnitude(folder: Path) -> float | None:
     return None if found is None else float(found)
 
 
-def read_cells(folder: Path, methods: Sequence[str] | None = None) -> dict[str, dict[int, Run]]:
-    """Read the finished cells.
-
-    Args:
-        folder: The folder of the comparison.
-        methods: The methods to read, by default all in the folder.
-
-    Returns:
-        The runs by method and seed.
-    """
+def read_runs(folder: Path, methods: Sequence[str] | None = None) -> dict[str, dict[int, Run]]:
+    """Read the finished runs of these methods, by default all in the folder, by method and seed."""
     found = sorted({current_method(path.name) for path in folder.iterdir() if path.is_dir()}) if folder.is_dir() else []
     magnitude = chosen_magnitude(folder)
-    cells: dict[str, dict[int, Run]] = {}
+    runs: dict[str, dict[int, Run]] = {}
     for method in found if methods is None else methods:
         inner = method_folder(folder, method)
         if method == TUNED:
             if magnitude is None:
                 continue
-            inner = cell_path(folder, method, 0, magnitude).parent
+            inner = run_path(folder, method, 0, magnitude).parent
         seeds = [path for path in inner.iterdir() if _finished(path)] if inner.is_dir() else []
         for path in sorted(seeds, key=lambda path: int(path.name)):
             try:
-                cells.setdefault(method, {})[int(path.name)] = read_run(path)
+                runs.setdefault(method, {})[int(path.name)] = read_run(path)
             except ReportError:  # an interrupted copy, say, is not finished
                 continue
-    return cells
+    return runs
 
 
 def tabulate(
-    cells: Mapping[str, Mapping[int, Run]], wanted: Mapping[str, Sequence[int]], magnitude: float | None = None
+    runs: Mapping[str, Mapping[int, Run]], wanted: Mapping[str, Sequence[int]], magnitude: float | None = None
 ) -> Table:
-    """Return the table of the cells.
-
-    Args:
-        cells: The finished cells.
-        wanted: The seeds of each method of the plan; these methods come first.
-        magnitude: The chosen magnitude of RandAugment.
-    """
-    runs = [run for seeds in cells.values() for run in seeds.values()]
-    tested = any(run.result.get("test_error") is not None for run in runs) or not runs
+    """Return the table of finished runs. The methods of the plan come first, with the seeds that it wants of each."""
+    every = [run for seeds in runs.values() for run in seeds.values()]
+    tested = any(run.result.get("test_error") is not None for run in every) or not every
     key = "test_error" if tested else "validation_error"
     errors = {
         method: {seed: float(run.result[key]) for seed, run in seeds.items() if run.result.get(key) is not None}
-        for method, seeds in cells.items()
+        for method, seeds in runs.items()
     }
-    names = list(dict.fromkeys([*wanted, *cells]))
-    rows = [_row(name, cells.get(name, {}), errors, wanted.get(name, ())) for name in names]
+    names = list(dict.fromkeys([*wanted, *runs]))
+    rows = [_row(name, runs.get(name, {}), errors, wanted.get(name, ())) for name in names]
     unlearned = {
         f"{name} {seed}": run.unlearned
         for name in names
-        for seed, run in cells.get(name, {}).items()
+        for seed, run in runs.get(name, {}).items()
         if run.unlearned is not None
     }
     return Table(key.replace("_", " "), rows, magnitude, unlearned)
@@ -139,7 +108,9 @@ def tabulate(
 
 def _row(method: str, runs: Mapping[int, Run], errors: Mapping[str, Mapping[int, float]], wanted: Sequence[int]) -> Row:
     own = errors.get(method, {})
-    differences = {other: None if other == method else _difference(own, errors.get(other, {})) for other in REFERENCES}
+    differences = {
+        other: None if other == method else difference(own, errors.get(other, {})).mean for other in REFERENCES
+    }
     times = [minutes for run in runs.values() if (minutes := train_minutes(run)) is not None]
     memories = [memory for run in runs.values() if (memory := peak_memory(run)) is not None]
     return Row(
@@ -194,7 +165,7 @@ def headings(table: Table) -> list[str]:
 
 
 def lines(table: Table) -> list[list[str]]:
-    """Return the cells of each row as text, errors in percent."""
+    """Return the texts of each row, errors in percent."""
     found, references = [], _references(table)
     for row in table.rows:
         differences = [row.differences[name] for name in references]
@@ -204,7 +175,7 @@ def lines(table: Table) -> list[list[str]]:
                 row.method,
                 f"{finished} of {wanted}" if row.missing else str(finished),
                 in_percent(row.error),
-                *(in_percent(None if d is None else d.mean, signed=True) for d in differences),
+                *(in_percent(each, signed=True) for each in differences),
                 "–" if row.minutes is None else f"{row.minutes:.1f}",
                 "–" if row.memory is None else f"{row.memory:.0f}",
             ]
@@ -239,15 +210,8 @@ def _references(table: Table) -> list[str]:
     return [name for name in REFERENCES if name in methods]
 
 
-def _difference(own: Mapping[int, float], reference: Mapping[int, float]) -> Difference | None:
-    found = difference(own, reference)
-    return None if found.mean is None else found
-
-
-def _difference_to_dict(found: Difference | None) -> dict[str, Any] | None:
-    if found is None or found.mean is None:
-        return None
-    return {"mean": found.mean.mean, "half_width": found.mean.half_width, "seeds": found.mean.count}
+def _difference_to_dict(found: Interval | None) -> dict[str, Any] | None:
+    return None if found is None else {"mean": found.mean, "half_width": found.half_width, "seeds": found.count}
 
 
 def _finished(path: Path) -> bool:

@@ -15,10 +15,9 @@ class PolicyTransform(GeometricAugmentationBase2D):
     """A module that augments a batch `[B, C, H, W]` of floats in [0, 1], C of 1 or 3, each image with its own draw.
 
     In `kornia.augmentation.AugmentationSequential` masks (nearest neighbour, 0 outside), boxes and key points move
-    along, in kornia's coordinates (the centre of pixel i lies at i). The last draw is in `_params`, and
-    `module(images, params=module._params)` repeats it.
-
-    Draws come from torch's global generator of the module's device, by default the CPU's.
+    along, in kornia's coordinates (the centre of pixel i lies at i). The last draw is in `_params`, and `module(images,
+    params=module._params)` repeats it. Draws come from torch's global generator of the module's device, by default the
+    CPU's.
 
     Args:
         policy: A `PolicySpec`, a policy, or the path of a policy.json.

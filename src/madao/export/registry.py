@@ -10,32 +10,20 @@ from madao.text import nearest
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A library or format that a policy can be exported to.
+    """A library or format that a policy can be exported to."""
 
-    Attributes:
-        file: Default name of the file.
-        needs: Packages that the file imports.
-        write: Returns the file's text from a policy and the file's module name.
-        usage: Two lines that use the file, with `{module}` for its name.
-        labels: Whether its transforms take labels, which policies with classes need.
-        sees_images: Whether its transforms see the image before they draw, which policies that depend on it need.
-    """
-
-    file: str
-    needs: str
-    write: Callable[[PolicySpec, str], str]
-    usage: tuple[str, str]
-    labels: bool = False
-    sees_images: bool = True
+    file: str  # its default name
+    needs: str  # packages that the file imports
+    write: Callable[[PolicySpec, str], str]  # returns the text from a policy and the file's module name
+    usage: tuple[str, str]  # two lines that use the file, with `{module}` for its name
+    labels: bool = False  # whether its transforms take labels, which policies with classes need
+    sees_images: bool = True  # whether its transforms see the image before they draw
 
 
 def export(spec: PolicySpec, to: str, module: str | None = None) -> str:
-    """Return the text of a file with the policy for another library.
+    """Return the text of a file with the policy for torchvision, albumentations, kornia, timm, python or json.
 
-    Args:
-        spec: The policy.
-        to: torchvision, albumentations, kornia, timm, python or json.
-        module: Module name of the file, for the example in it.
+    `module` is the module name of the file, for the example in it.
 
     Example:
         >>> text = export(policy.spec(), "torchvision")
@@ -91,16 +79,13 @@ _EXAMPLES = {
 }
 
 
-_LABELS = "The policy depends on the class: give the label with the image, augment(image, label)."
-
-
 def _library(library: str) -> Callable[[PolicySpec, str], str]:
     def write(spec: PolicySpec, module: str) -> str:
         foreign = [operation.name for operation in spec.operations if operation.name not in PAPER]
         note = f"\n# Register these operations first: {', '.join(foreign)} (madao.ops.register).\n" if foreign else ""
         example = _EXAMPLES[library].format(module=module)
         if spec.classes:
-            example += f"\n\n{_LABELS}"
+            example += "\n\nThe policy depends on the class: give the label with the image, augment(image, label)."
         return _MODULE.format(library=library, example=example, note=note, text=spec.dumps())
 
     return write

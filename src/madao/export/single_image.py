@@ -33,14 +33,7 @@ _FEW_PIXELS = 64 * 64
 
 
 class Step(NamedTuple):
-    """The draw of one stage for one image.
-
-    Attributes:
-        operation: Index of the operation in the policy.
-        applied: Whether it is applied.
-        magnitude: μ in [0, 1].
-        sign: +1 or −1.
-    """
+    """The draw of one stage for one image, of the operation with this index, with μ in [0, 1] and a sign of ±1."""
 
     operation: int
     applied: bool
@@ -68,13 +61,7 @@ def as_spec(policy: Any) -> PolicySpec:
 
 
 def without_classes(policy: Any, library: str, sees_images: bool = True) -> PolicySpec:
-    """Return the spec for a library whose transforms have no label; raise if the policy needs one.
-
-    Args:
-        policy: A policy as in `as_spec`.
-        library: Name of the library, for messages.
-        sees_images: Whether its transforms see the image before they draw.
-    """
+    """Return the spec for a library whose transforms have no label, and may not see the image before they draw."""
     spec = as_spec(policy)
     if spec.network is not None and not sees_images:
         raise ValueError(
@@ -102,11 +89,7 @@ def drawn(spec: PolicySpec) -> tuple[Operation, ...]:
 
 
 class ImageAugmenter:
-    """A policy that draws for one image, and applies draws to images, masks, boxes and points.
-
-    Args:
-        spec: The policy.
-    """
+    """A policy that draws for one image, and applies draws to images, masks, boxes and points."""
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec = spec
@@ -128,15 +111,12 @@ class ImageAugmenter:
         return (4 if self.spec.magnitude_jitter else 3) * len(self.spec.stages)
 
     def steps(self, uniforms: Sequence[float], label: int | None = None, image: Tensor | None = None) -> Steps:
-        """Draw for one image.
+        """Draw for one image from random numbers, uniform in [0, 1): three per stage, four with a magnitude jitter.
 
-        Args:
-            uniforms: Random numbers, uniform in [0, 1): three per stage, four with a magnitude jitter.
-            label: The image's class, for a policy with classes.
-            image: `[..., C, H, W]`, for a policy that depends on it; the first of several counts.
+        `label` is for a policy with classes; `image`, `[..., C, H, W]`, for one that uses the image: the first counts.
         """
         if self.frozen.uses_image:
-            ends, application, magnitude = self._law(image)
+            ends, application, magnitude = self._tables(image)
         else:
             which = self._row(label)
             ends, application, magnitude = self._cumulative[which], self._application[which], self._magnitude[which]
@@ -158,7 +138,7 @@ class ImageAugmenter:
             image = from_pil(image) if self.frozen.uses_image else None
         return self.steps(uniforms, label, image)
 
-    def _law(self, image: Tensor | None) -> tuple[list[list[float]], list[list[float]], list[list[float]]]:
+    def _tables(self, image: Tensor | None) -> tuple[list[list[float]], list[list[float]], list[list[float]]]:
         """Return cumulative selection probabilities, p and μ of each stage for an image."""
         if image is None:
             raise ValueError(
@@ -167,7 +147,7 @@ class ImageAugmenter:
             )
         batch = image.reshape(-1, *image.shape[-3:])[:1]
         check_images(batch)
-        selection, application, magnitude = (table[:, 0].tolist() for table in self.frozen.law_of(batch.cpu()))
+        selection, application, magnitude = (table[:, 0].tolist() for table in self.frozen.tables_of(batch.cpu()))
         return [_cumulative(row) for row in selection], application, magnitude
 
     def _row(self, label: int | None) -> int:
@@ -202,10 +182,6 @@ class ImageAugmenter:
         check_images(batch)
         check_fill_fits(self.spec.fill, batch)
         return self._apply(batch, steps).reshape(image.shape)
-
-    def apply_each(self, images: Tensor, each: Sequence[Steps]) -> Tensor:
-        """Augment images `[B, C, H, W]`, each with its own draw."""
-        return self.frozen.augment(images, self.draw(each, images.device)) if len(images) else images
 
     def apply_pil(self, image: Image.Image, steps: Steps) -> Image.Image:
         """Augment a PIL image of mode L or RGB; return the same object if no operation is applied."""

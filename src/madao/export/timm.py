@@ -29,10 +29,8 @@ _BUILT_IN = ("RandAugment", "AutoAugment", "AugMixAugment")
 class PolicyTransform:
     """A transform that augments PIL images of mode L or RGB: `image = transform(image)`, like timm's `RandAugment`.
 
-    Draws come from torch's global generator: `torch.manual_seed` repeats them, and workers of a `DataLoader` differ.
-
-    Args:
-        policy: A `PolicySpec`, a policy, or the path of a policy.json.
+    `policy` is a `PolicySpec`, a policy, or the path of a policy.json. Draws come from torch's global generator:
+    `torch.manual_seed` repeats them, and workers of a `DataLoader` differ.
     """
 
     def __init__(self, policy: Any) -> None:
@@ -55,12 +53,8 @@ def insert(transform: PolicyTransform, into: Any) -> Any:
     """Insert a policy into the result of `timm.data.create_transform(..., is_training=True)`, and return that.
 
     The policy takes the place of timm's RandAugment: after crop and flip, before colour jitter and the conversion to a
-    tensor. With its own policy, timm leaves colour jitter out. Do the same:
-    `create_transform(..., auto_augment=None, color_jitter=None)`.
-
-    Args:
-        transform: The policy.
-        into: A `Compose`, changed in place, or the three transforms of `separate=True`.
+    tensor. With its own policy, timm leaves colour jitter out. Do the same: `create_transform(..., auto_augment=None,
+    color_jitter=None)`. `into` is a `Compose`, changed in place, or the three transforms of `separate=True`.
     """
     if isinstance(into, tuple | list):
         if len(into) != 3:

@@ -119,7 +119,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
 
     def _images(self, images: Tensor, each: list[Steps]) -> Tensor:
         if images.ndim == 4:
-            return self.policy.apply_each(images, each)
+            return self.policy.frozen.augment(images, self.policy.draw(each, images.device)) if each else images
         return torch.stack([self.policy.augment(video, steps) for video, steps in zip(images, each, strict=True)])
 
     def _masks(self, masks: Tensor, each: list[Steps], shape: tuple[int, ...]) -> Tensor:

@@ -3,18 +3,18 @@
 from madao.hypergrad.autodiff.functional_model import FunctionalModel
 from madao.hypergrad.autodiff.products import DoubleBackward, FiniteDifference, ForwardOverReverse
 from madao.hypergrad.autodiff.traced import Traced
-from madao.hypergrad.estimators import (
+from madao.hypergrad.estimators.baselines import (
     BatchMean,
     ClassMean,
-    Estimator,
-    Influence,
     LeaveOneOut,
     NoBaseline,
-    Relaxed,
     SameExample,
     SameLoss,
     Unaugmented,
 )
+from madao.hypergrad.estimators.estimator import Estimator
+from madao.hypergrad.estimators.influence import Influence
+from madao.hypergrad.estimators.relaxed import Relaxed
 from madao.hypergrad.hypergradient import Hypergradient, hypergradient
 from madao.hypergrad.problem import Problem, SplitLoss, Term
 from madao.hypergrad.result import Solution, Stats, Status

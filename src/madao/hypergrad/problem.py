@@ -31,9 +31,8 @@ class Term:
         weight: The weight in the sum.
         pathwise: For `Influence`: the weight in the derivative through the inputs, if only some examples contribute to
             it; 0 for examples that are only scored, which takes a forward pass. By default the weight.
-        of: A function that returns a tuple of tensors, which the loss receives in place of the inputs: some of the
-            examples, and other tensors such as labels. `Traced` then traces and compiles terms of the same loss and
-            of equal shapes once. By default the loss receives the inputs.
+        of: A function that returns a tuple of tensors, which the loss receives in place of the inputs. `Traced` then
+            traces and compiles terms of the same loss and of equal shapes once.
     """
 
     loss: Loss
@@ -54,11 +53,10 @@ class Problem:
         hyper: φ, the tensors whose gradient is computed.
         inner: f(θ, inputs), or a sequence of `Term`s that are summed.
         outer: g(θ, inputs), or a sequence of `Term`s that are summed. A direct dependence on the inputs counts too.
-        inputs: The tensors through which the losses depend on φ, with their graph: augmented images, for instance. By
-            default φ.
+        inputs: The tensors through which the losses depend on φ, with their graph, such as augmented images. By default
+            φ.
         curvature: The loss that replaces f in the solver's system, for instance f on fewer examples: its Hessian, its
-            gradient for `Deflated`, or its Gauss-Newton matrix for `GaussNewton`, which needs a `SplitLoss`. By
-            default f.
+            gradient for `Deflated`, or its Gauss-Newton matrix for `GaussNewton`, which needs a `SplitLoss`.
         weight_decay: λ of λ/2 ‖θ‖² in f, if the inner optimizer applies it and the loss does not contain it.
         log_prob: For `Influence`: log P of each example's draw, `[B]`, differentiable in φ.
         classes: For the baseline `ClassMean`: the class of each example, `[B]`.

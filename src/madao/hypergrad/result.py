@@ -13,10 +13,8 @@ from madao.hypergrad.pytree import Vector
 
 TOLERANCE = 1e-3
 """The relative residual below which a system counts as solved."""
-
 RUNAWAY = 10.0
 """The relative residual above which a solution counts as diverging."""
-
 GROWTH = 1.1
 """The ratio of a term to the first term above which a series counts as diverging."""
 

@@ -41,15 +41,10 @@ def t_values(gradients: Tensor) -> Tensor:
 
 
 class RunningSignal:
-    """A running estimate of the signal-to-noise ratio, from consecutive steps.
+    """A running estimate of the signal-to-noise ratio: R ≈ E⟨g_t, g_{t−1}⟩ / (E‖g‖² − E⟨g_t, g_{t−1}⟩).
 
-        R ≈ E⟨g_t, g_{t−1}⟩ / (E‖g‖² − E⟨g_t, g_{t−1}⟩)
-
-    The noise of two steps is independent, so their product has the signal alone as its mean. After a few times
-    1 / (1 − decay) steps, the estimate is good to a factor of about two.
-
-    Args:
-        decay: The decay of the running means.
+    The noise of two steps is independent, so their product has the signal alone as its mean. After a few times 1 / (1 −
+    decay) steps, the estimate is good to a factor of about two.
     """
 
     def __init__(self, decay: float = 0.98) -> None:

@@ -10,13 +10,9 @@ from madao.models.registry import Stem, build
 
 
 class Encoder(nn.Module):
-    """A model from images `[B, C, H, W]` to projections `[B, dimensions]` of its features `[B, D]`.
+    """A model from images `[B, C, H, W]` to projections `[B, dimensions]` of its features `[B, width]`.
 
-    Args:
-        backbone: The module that computes the features.
-        width: D, the number of features.
-        dimensions: Dimensions of the projection.
-        hidden: Whether the projection has a hidden layer with D units, as in MoCo v2.
+    If `hidden`, the projection has a hidden layer of `width` units, as in MoCo v2.
     """
 
     def __init__(self, backbone: nn.Module, width: int, dimensions: int, hidden: bool = False) -> None:
@@ -46,18 +42,7 @@ def build_encoder(
     hidden: bool = False,
     splits: int = 1,
 ) -> Encoder:
-    """Build an encoder from a model with a linear head.
-
-    Args:
-        name: Name of the model, as for `build`.
-        dimensions: Dimensions of the projection, at least 2.
-        channels: Channels of the images.
-        image_size: Side of the images in pixels.
-        pretrained: Initial weights, as for `build`.
-        stem: First layers of resnets, as for `build`.
-        hidden: Whether the projection has a hidden layer.
-        splits: Number of parts of a batch with separate BatchNorm statistics, see `SplitBatchNorm`.
-    """
+    """Build an encoder from a model with a linear head. See `build`, and `SplitBatchNorm` for `splits`."""
     model = build(name, dimensions, channels, image_size, pretrained, stem)
     names = heads(model)
     head = model.get_submodule(names[0]) if len(names) == 1 else None
@@ -73,12 +58,6 @@ class SplitBatchNorm(nn.BatchNorm2d):
 
     Image i belongs to part i mod `splits`. It imitates training on several devices, where each device sees one part.
     Running statistics are means over the parts.
-
-    Args:
-        features: Number of channels.
-        splits: Number of parts.
-        eps: As for `nn.BatchNorm2d`.
-        momentum: As for `nn.BatchNorm2d`.
     """
 
     def __init__(self, features: int, splits: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
@@ -96,7 +75,6 @@ class SplitBatchNorm(nn.BatchNorm2d):
         return self._by_definition(images) if torch.compiler.is_compiling() else self._by_channels(images)
 
     def _by_channels(self, images: Tensor) -> Tensor:
-        """Normalise the parts as if they were channels."""
         _, channels, height, width = images.shape
         assert self.running_mean is not None
         assert self.running_var is not None

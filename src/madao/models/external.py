@@ -35,11 +35,6 @@ def timm_names() -> list[str]:
     return names
 
 
-def is_timm(name: str) -> bool:
-    """Return whether timm has a model of this name."""
-    return bool(require("timm").is_model(name))
-
-
 def from_torchvision(name: str, classes: int, channels: int, image_size: int, pretrained: bool = False) -> nn.Module:
     """Build a model of torchvision, with its default weights if `pretrained`."""
     models = require("torchvision").models

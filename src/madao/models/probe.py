@@ -7,15 +7,9 @@ from madao.errors import ModelError, first_line
 
 
 def check_head(model: nn.Module, classes: int, channels: int, image_size: int) -> None:
-    """Raise a ModelError unless a model returns at least one logit per class.
+    """Raise a ModelError unless a model returns at least one logit per class for images of this size.
 
     The model sees two black images, in eval mode and without gradients. It is not changed.
-
-    Args:
-        model: Any module from images to logits.
-        classes: Number of classes in the data.
-        channels: Channels of the images.
-        image_size: Side of the images in pixels.
     """
     logits = probe(model, channels, image_size)
     if logits.dim() != 2 or len(logits) != 2:
@@ -26,16 +20,7 @@ def check_head(model: nn.Module, classes: int, channels: int, image_size: int) -
 
 
 def probe(model: nn.Module, channels: int, image_size: int) -> Tensor:
-    """Return a model's output for two black images, in eval mode and without gradients. The model is not changed.
-
-    Args:
-        model: Any module from images to a tensor.
-        channels: Channels of the images.
-        image_size: Side of the images in pixels.
-
-    Raises:
-        ModelError: If the model fails on these images, or returns anything but a tensor.
-    """
+    """Return a model's output for two black images, in eval mode and without gradients. The model is not changed."""
     like = next(model.parameters(), torch.empty(0))
     images = torch.zeros(2, channels, image_size, image_size, dtype=like.dtype, device=like.device)
     modes = {module: module.training for module in model.modules()}

@@ -6,7 +6,7 @@ from typing import Literal
 from torch import nn
 
 from madao.errors import MissingPackageError, ModelError, UnknownModelError
-from madao.models.external import AUXILIARY, from_timm, from_torchvision, is_timm, timm_names, torchvision_names
+from madao.models.external import AUXILIARY, from_timm, from_torchvision, require, timm_names, torchvision_names
 from madao.models.probe import check_head
 from madao.models.resnet import is_resnet, resnet
 from madao.models.small_cnn import SmallCNN
@@ -38,9 +38,6 @@ def build(
         pretrained: Whether to load the library's default weights with a new head; or the path of a state dict, whose
             head may be for other classes.
         stem: First layers of torchvision's resnets, see `resnet`. "auto" is "small" for sides of up to 64 pixels.
-
-    Returns:
-        A module from `[B, channels, image_size, image_size]` to `[B, classes]`.
 
     Example:
         >>> model = build("resnet18", classes=10, image_size=32)
@@ -92,14 +89,13 @@ def _construct(name: str, classes: int, channels: int, image_size: int, pretrain
 
 
 def _from_library(name: str, classes: int, channels: int, image_size: int, pretrained: bool) -> nn.Module:
-    """Build a model of torchvision, or else of timm."""
     bare = name.removeprefix("timm/")
     if name in AUXILIARY:
         raise ModelError(f"{name} is not supported: in training it returns more than logits; try `model.name=resnet50`")
     if bare == name and name in torchvision_names():
         return from_torchvision(name, classes, channels, image_size, pretrained)
     try:
-        if is_timm(bare):
+        if require("timm").is_model(bare):
             return from_timm(bare, classes, channels, image_size, pretrained)
     except MissingPackageError as error:
         if bare != name:

@@ -23,13 +23,8 @@ def resnet(
 ) -> nn.Module:
     """Build a residual network of torchvision.
 
-    Args:
-        name: torchvision's name, such as resnet18.
-        classes: Number of outputs.
-        channels: Channels of the images.
-        stem: "imagenet" divides the side by four before the first block. "small", as for CIFAR, keeps it: a 3×3
-            convolution of stride 1, no pooling.
-        pretrained: Whether to load torchvision's default weights. They need the stem "imagenet".
+    The stem "imagenet" divides the side by four before the first block, and is the one of published weights. "small",
+    as for CIFAR, keeps it: a 3×3 convolution of stride 1, no pooling.
     """
     if pretrained and stem == "small":
         raise ModelError(f"{name} has no published weights for the stem 'small'; set `model.stem=imagenet`")

@@ -32,19 +32,10 @@ def known_dense() -> list[str]:
 def build_dense(
     name: str, classes: int, channels: int = 3, image_size: int = 32, pretrained: bool | str = False
 ) -> nn.Module:
-    """Build a segmentation model and check that it fits the data.
+    """Build a segmentation model, `[B, channels, H, W]` to `[B, classes, H, W]`, and check that it fits the data.
 
-    Its initialisation draws from torch's global random state.
-
-    Args:
-        name: small-fcn, or a name of torchvision, such as fcn_resnet50 or deeplabv3_resnet50.
-        classes: Number of classes of the pixels, at least 2.
-        channels: Channels of the images.
-        image_size: Side of the images in pixels.
-        pretrained: Whether torchvision's backbone starts from its published weights; or the path of a state dict.
-
-    Returns:
-        A module from `[B, channels, H, W]` to `[B, classes, H, W]`.
+    Its initialisation draws from torch's global random state. Names are small-fcn and those of torchvision, such as
+    fcn_resnet50. Weights are those of torchvision's backbone if `pretrained`, or come from the path of a state dict.
     """
     if name not in known_dense():
         raise UnknownModelError(name)

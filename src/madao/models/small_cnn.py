@@ -7,14 +7,9 @@ from madao.errors import ModelError
 
 
 class SmallCNN(nn.Module):
-    """A network of three convolutions, `[B, channels, H, W]` to `[B, classes]`.
+    """A network of three convolutions, `[B, channels, H, W]` to `[B, classes]`, for images of 16 to 28 pixels a side.
 
-    It is meant for images of 16 to 28 pixels a side, and works from 4.
-
-    Args:
-        classes: Number of outputs.
-        channels: Channels of the images.
-        width: Channels after the first convolution; the other two have twice as many.
+    The first convolution has `width` channels, the other two twice as many. It works from 4 pixels a side.
     """
 
     def __init__(self, classes: int, channels: int = 1, width: int = 16) -> None:

@@ -10,12 +10,8 @@ from madao.errors import ModelError
 class SmallFCN(nn.Module):
     """A fully convolutional network, `[B, channels, H, W]` to `[B, classes, H, W]`, for even H and W.
 
-    It has a level at full size and one at half size with dilated convolutions. An output depends on 31 pixels a side.
-
-    Args:
-        classes: Number of outputs per pixel.
-        channels: Channels of the images.
-        width: Channels at full size. At half size there are twice as many.
+    It has a level at full size with `width` channels, and one at half size with twice as many and dilated convolutions.
+    An output depends on 31 pixels a side.
     """
 
     def __init__(self, classes: int, channels: int = 1, width: int = 10) -> None:

@@ -12,14 +12,9 @@ from madao.models.layers import first_convolution, heads, spread_channels
 
 
 def load_file(model: nn.Module, path: str) -> None:
-    """Load a state dict from a file, bare or under the key "model" or "state_dict". See `load`.
+    """Load a state dict from a file of `torch.save`, bare or under the key "model" or "state_dict". See `load`.
 
-    Args:
-        model: The model that takes the weights.
-        path: A file written by `torch.save`. Code in it is not run.
-
-    Raises:
-        ModelError: If there is no such file, or it holds no state dict that fits the model.
+    Code in the file is not run.
     """
     if not Path(path).is_file():
         raise ModelError(f"there is no weights file {path}; set `model.pretrained` to a state dict saved by torch.save")
@@ -38,15 +33,10 @@ def load_file(model: nn.Module, path: str) -> None:
 
 
 def load(model: nn.Module, state: dict[str, Any], source: str) -> None:
-    """Load a state dict that may be for other classes and channels.
+    """Load a state dict from a `source` that may be for other classes and channels.
 
     The model keeps its own head if the shapes differ. A first convolution for another number of channels is adapted.
     All other shapes have to match.
-
-    Args:
-        model: The model that takes the weights.
-        state: The state dict. It is not changed.
-        source: Origin of the state dict, for error messages.
     """
     own = model.state_dict()
     state = copy.copy(state)  # unlike a new dict, a copy keeps the version numbers of layers

@@ -9,12 +9,7 @@ from madao.errors import ModelError
 class WideResNet(nn.Module):
     """WRN-depth-width for small images of at least 8 pixels a side, `[B, channels, H, W]` to `[B, classes]`.
 
-    Args:
-        depth: Number of convolutions on the longest path, 6n + 4.
-        width: Factor of the 16, 32 and 64 channels of the three groups.
-        classes: Number of outputs.
-        channels: Channels of the images.
-        dropout: Probability of dropout between the two convolutions of a block.
+    The longest path has `depth` = 6n + 4 convolutions. `width` is a factor of the 16, 32 and 64 channels of the groups.
     """
 
     def __init__(self, depth: int, width: int, classes: int, channels: int = 3, dropout: float = 0.0) -> None:

@@ -52,7 +52,15 @@ def check_images(images: Tensor) -> None:
 def check_strengths(magnitude: Tensor, sign: Tensor, images: Tensor) -> None:
     """Raise unless there is a magnitude in [0, 1] and a sign of ±1 for each image, in the last dimension."""
     for name, values in (("magnitude", magnitude), ("sign", sign)):
-        _check_per_image(name, values, images)
+        if not isinstance(values, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor with one value per image, got {type(values).__name__}")
+        if values.shape[-1:] != images.shape[:1]:
+            shapes = f"shape [{len(images)}], got shape {list(values.shape)}"
+            raise ValueError(f"{name} must have one value per image, {shapes}")
+        if not values.is_floating_point():
+            raise TypeError(f"{name} must be floating point, got {values.dtype}")
+        if values.device != images.device:
+            raise ValueError(f"{name} is on {values.device} but the images are on {images.device}")
     if images.device.type != "cpu":
         return
     # Negated to refuse NaN too.
@@ -80,14 +88,3 @@ def check_fill_fits(fill: float | Sequence[float], images: Tensor) -> None:
     """Raise if a fill of several numbers has another number of channels than the images."""
     if isinstance(fill, Sequence) and len(fill) != images.shape[1]:
         raise ValueError(f"fill must be one number or one per channel ({images.shape[1]}), got {fill!r}")
-
-
-def _check_per_image(name: str, values: Tensor, images: Tensor) -> None:
-    if not isinstance(values, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor with one value per image, got {type(values).__name__}")
-    if values.shape[-1:] != images.shape[:1]:
-        raise ValueError(f"{name} must have one value per image, shape [{len(images)}], got shape {list(values.shape)}")
-    if not values.is_floating_point():
-        raise TypeError(f"{name} must be floating point, got {values.dtype}")
-    if values.device != images.device:
-        raise ValueError(f"{name} is on {values.device} but the images are on {images.device}")

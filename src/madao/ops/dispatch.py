@@ -78,10 +78,7 @@ def dispatch_unchecked(
 
 @functools.cache
 def _kernels() -> ModuleType | None:
-    """Return the forward kernels if Triton is installed."""
-    return (
-        importlib.import_module("madao.ops.triton.forward") if importlib.util.find_spec("triton") is not None else None
-    )
+    return importlib.import_module("madao.ops.triton.forward") if importlib.util.find_spec("triton") else None
 
 
 @functools.cache

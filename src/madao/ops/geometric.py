@@ -89,11 +89,8 @@ def rotate_matrix(degrees: Tensor, height: int, width: int) -> Tensor:
 def warp(images: Tensor, matrix: Tensor, fill: Fill = 0.0) -> Tensor:
     """Sample each image bilinearly at the positions its matrix gives.
 
-    Args:
-        images: `[B, C, H, W]`, uint8 or float.
-        matrix: `[B, 2, 3]`, from output to input positions, both in [−1, 1] from edge to edge
-            (`align_corners=False`, as in `torch.nn.functional.affine_grid`).
-        fill: Colour outside the image, in [0, 1].
+    `matrix`, `[B, 2, 3]`, maps output to input positions, both in [−1, 1] from edge to edge, as
+    `torch.nn.functional.affine_grid` does without `align_corners`.
     """
     dtype = matrix.dtype if images.dtype == torch.uint8 else images.dtype
     return resample(images, sampling_grid(matrix.to(dtype), images.shape[2], images.shape[3]), fill)

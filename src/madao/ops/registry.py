@@ -28,28 +28,24 @@ SECANT_HALF_WIDTH = 1 / 8
 class Operation:
     """An image operation with a magnitude μ in [0, 1] and, if signed, a sign of ±1.
 
-    The function's parameter in real units is
-
-        value = neutral + sign · μ · (strongest − neutral),    (neutral, strongest) = range
-
-    μ = 0 changes nothing and μ = 1 is the strongest. Calling an operation augments a batch.
+    Calling an operation augments a batch. The function's parameter in real units is neutral + sign · μ · (strongest −
+    neutral): μ = 0 changes nothing and μ = 1 is the strongest.
 
     Attributes:
         name: Its name in policies and their files.
-        function: `function(images, value)`, or `function(images)` without a range. `images` is `[B, C, H, W]`, uint8
-            or float in [0, 1], and `value` `[B]`. The result is a new tensor with the shape and dtype of `images`. A
+        function: `function(images, value)`, or `function(images)` without a range. `images` is `[B, C, H, W]`, uint8 or
+            float in [0, 1], and `value` `[B]`. The result is a new tensor with the shape and dtype of `images`. A
             geometric function also takes `fill`.
-        range: The parameter that changes nothing, and the strongest one; None without a magnitude.
+        range: The neutral and the strongest parameter; None without a magnitude.
         signed: Whether the parameter may lie on either side of neutral, with equal probability for each image.
-        derivative: The kind of ∂result/∂μ. `"exact"`: autograd differentiates the function. `"straight-through"`: the
-            function is a staircase, and the derivative is that of its mean over magnitudes within ±1/8,
-            [O(μ + 1/8) − O(μ − 1/8)] / (1/4) per pixel, with the ends clipped to [0, 1]. It has the size of a smooth
-            operation's derivative and exists in reverse mode only. `"none"`: zero.
+        derivative: The kind of ∂result/∂μ. `"exact"`: autograd differentiates the function. `"straight-through"`, for
+            staircases: the derivative of the mean over magnitudes within ±1/8, [O(μ + 1/8) − O(μ − 1/8)] / (1/4) per
+            pixel, with the ends clipped to [0, 1], in reverse mode only. `"none"`: zero.
         geometric: Whether it moves pixels, so that masks and boxes move along.
         unit: Unit of `range`, for people.
-        matrix: `matrix(value, height, width)` of a geometric operation that is one affine map: `[B]` → `[B, 2, 3]`,
-            from output to input positions, both in [−1, 1] from edge to edge, as in `madao.ops.geometric.warp`. `value`
-            is 0 without a range. Masks, boxes and points move along with it (`madao.ops.targets`).
+        matrix: `matrix(value, height, width)` of a geometric operation that is one affine map, `[B]` → `[B, 2, 3]`, as
+            in `madao.ops.geometric.warp`. Masks, boxes and points move along with it (`madao.ops.targets`). `value` is
+            0 without a range.
     """
 
     name: str
@@ -112,14 +108,7 @@ class Operation:
         return dataclasses.replace(self, range=(neutral, float(strongest)))
 
     def __call__(self, images: Tensor, magnitude: Tensor, sign: Tensor, fill: Fill = 0.0) -> Tensor:
-        """Augment each image of a batch at its own magnitude and sign.
-
-        Args:
-            images: `[B, C, H, W]`, uint8 or float in [0, 1], C of 1 or 3.
-            magnitude: `[B]` in [0, 1]. Unused if the operation has none.
-            sign: `[B]`, +1 or −1. Unused if the operation is not signed.
-            fill: Colour outside the image in [0, 1], for geometric operations.
-        """
+        """Augment each image of a batch at its own magnitude and sign. See `dispatch` for the arguments."""
         check_images(images)
         check_strengths(magnitude, sign, images)
         check_fill_fits(check_fill(fill), images)
@@ -201,11 +190,7 @@ def built_in(operation: Operation) -> bool:
 
 
 def register(operation: Operation, replace: bool = False) -> Operation:
-    """Make an operation known by its name, to policies and to policy files.
-
-    Args:
-        operation: The operation.
-        replace: Whether it may replace a registered operation of the same name.
+    """Make an operation known by its name to policies and their files; `replace` one of your own of the same name.
 
     Example:
         >>> madao.ops.register(madao.ops.Operation("Gamma", gamma, range=(1.0, 3.0), derivative="exact"))
@@ -232,13 +217,7 @@ def choose(
     limits: Mapping[str, float] | None = None,
     exclude: Iterable[str] = (),
 ) -> tuple[Operation, ...]:
-    """Return the operations to draw from, some limited, some left out.
-
-    Args:
-        operations: Names, or operations.
-        limits: Strongest value in real units, by name: `{"Rotate": 10}`.
-        exclude: Names to leave out.
-    """
+    """Return the operations to draw from, without those to `exclude`; `limits` like `{"Rotate": 10}` in real units."""
     for what, names in (("operations", operations), ("exclude", exclude)):
         if isinstance(names, str):
             raise TypeError(f"{what} must be a list of names, got the one string {names!r}")

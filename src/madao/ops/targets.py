@@ -31,18 +31,7 @@ def check_moves(operations: Iterable[Operation]) -> None:
 
 
 def matrix(operation: Operation, magnitude: Tensor, sign: Tensor, height: int, width: int) -> Tensor | None:
-    """Return the matrix of an operation at each image's magnitude and sign; None if the operation moves nothing.
-
-    Args:
-        operation: The operation.
-        magnitude: `[B]` in [0, 1].
-        sign: `[B]`, +1 or −1.
-        height: Height of the images in pixels.
-        width: Width of the images in pixels.
-
-    Returns:
-        `[B, 2, 3]` in float64, from output to input, both in [−1, 1] from edge to edge.
-    """
+    """Return each image's matrix `[B, 2, 3]` in float64, as for `warp`; None if the operation moves nothing."""
     check_moves([operation])
     if operation.matrix is None:
         return None
@@ -52,13 +41,7 @@ def matrix(operation: Operation, magnitude: Tensor, sign: Tensor, height: int, w
 
 
 def move_masks(masks: Tensor, matrix: Tensor, outside: int = 0) -> Tensor:
-    """Read each mask at the pixel nearest to the position its matrix gives.
-
-    Args:
-        masks: `[B, ..., H, W]` of any dtype. Values are only copied.
-        matrix: `[B, 2, 3]`.
-        outside: Value outside the image.
-    """
+    """Read each mask, `[B, ..., H, W]` of any dtype, at the pixel nearest to the position its matrix gives."""
     height, width = masks.shape[-2:]
     # From [−1, 1] to pixels, where pixel i spans i..i + 1: the nearest pixel is the one that holds the position.
     place = (sampling_grid(matrix.double(), height, width) + 1) / 2
@@ -75,14 +58,7 @@ def move_masks(masks: Tensor, matrix: Tensor, outside: int = 0) -> Tensor:
 
 
 def move_points(points: Tensor, matrix: Tensor, height: int, width: int) -> Tensor:
-    """Move points from the input to their positions in the output.
-
-    Args:
-        points: `[B, N, 2]`, x and y in pixels from edge to edge.
-        matrix: `[B, 2, 3]`.
-        height: Height of the images in pixels.
-        width: Width of the images in pixels.
-    """
+    """Move points `[B, N, 2]`, x and y in pixels from edge to edge, from the input to their positions in the output."""
     half = torch.tensor([width / 2, height / 2], dtype=torch.float64, device=points.device)
     exact = matrix.double()
     placed = points.double() / half - 1 - exact[:, None, :, 2]
@@ -91,13 +67,9 @@ def move_points(points: Tensor, matrix: Tensor, height: int, width: int) -> Tens
 
 
 def move_boxes(boxes: Tensor, matrix: Tensor, height: int, width: int) -> Tensor:
-    """Return the upright boxes around the four moved corners of boxes. They may extend over the image's edge.
+    """Return the upright boxes around the moved corners of boxes `[B, N, 4]`: left, top, right, bottom in pixels.
 
-    Args:
-        boxes: `[B, N, 4]`: left, top, right, bottom in pixels from edge to edge.
-        matrix: `[B, 2, 3]`.
-        height: Height of the images in pixels.
-        width: Width of the images in pixels.
+    They may extend over the image's edge.
     """
     corners = boxes[..., [0, 1, 2, 1, 2, 3, 0, 3]].reshape(len(boxes), -1, 2)
     moved = move_points(corners, matrix, height, width).reshape(*boxes.shape[:2], 4, 2)

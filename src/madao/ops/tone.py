@@ -74,11 +74,10 @@ def autocontrast(images: Tensor) -> Tensor:
 
 
 def equalize(images: Tensor) -> Tensor:
-    """Flatten the histogram of each channel of each image.
+    """Flatten the histogram h of each channel of each image: level i becomes ⌊(s / 2 + Σ_{j<i} h_j) / s⌋.
 
-    With h the histogram over 256 levels and s = ⌊(pixels − pixels of the brightest level) / 255⌋, level i
-    becomes ⌊(s / 2 + Σ_{j<i} h_j) / s⌋. If s = 0 the channel does not change. Derivative in the image: 1 (straight
-    through).
+    s = ⌊(pixels − pixels of the brightest level) / 255⌋; if s = 0 the channel does not change. Derivative in the image:
+    1 (straight through).
     """
     levels = nearest_levels(images)
     planes = levels.shape[0] * levels.shape[1]

@@ -56,9 +56,7 @@ class AugmentationPolicy(SeededModule, abc.ABC):
     def condition(self, images: Tensor, labels: Tensor | None = None) -> Tensor | None:
         """Return what each image's probabilities depend on, one row per image; None if all images share them.
 
-        Args:
-            images: The batch.
-            labels: The class of each image, `[B]`. Only policies with classes use them.
+        Only policies with classes use the labels, `[B]`.
         """
         return None
 
@@ -85,12 +83,9 @@ class AugmentationPolicy(SeededModule, abc.ABC):
         return images
 
     def augment_masks(self, masks: Tensor, draw: Draw, outside: int = IGNORED) -> Tensor:
-        """Move masks as the draw moves their images. Tone operations leave masks unchanged.
+        """Move masks `[B, H, W]` of any dtype as the draw moves their images, to the nearest pixel.
 
-        Args:
-            masks: `[B, H, W]` of any dtype, read at the nearest pixel.
-            draw: The draw of the images.
-            outside: Value of pixels that come from outside the image.
+        Pixels from outside the image get the value `outside`. Tone operations leave masks unchanged.
         """
         if len(draw) != len(masks):
             raise ValueError(f"the draw is for {len(draw)} images, but there are {len(masks)} masks")
@@ -100,17 +95,9 @@ class AugmentationPolicy(SeededModule, abc.ABC):
         return masks
 
     def stage_matrix(self, draw: Draw, stage: int, height: int, width: int, applied: bool = True) -> Tensor:
-        """Return the affine matrix of each image in one stage, with a gradient to the draw's magnitudes.
+        """Return each image's affine matrix in a stage, `[B, 2, 3]` in float64, with a gradient to the magnitudes.
 
-        Args:
-            draw: The draw.
-            stage: Index of the stage.
-            height: Height of the images.
-            width: Width of the images.
-            applied: Whether operations that are drawn but not applied give the identity.
-
-        Returns:
-            `[B, 2, 3]` in float64, from output to input positions.
+        It maps output to input positions. If `applied`, operations that are drawn but not applied give the identity.
         """
         choice, magnitude, sign = draw.choice[stage], draw.magnitude[stage], draw.sign[stage]
         matrix = torch.eye(2, 3, dtype=torch.float64, device=choice.device).expand(len(draw), 2, 3)
@@ -124,9 +111,7 @@ class AugmentationPolicy(SeededModule, abc.ABC):
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Augment a batch with a fresh draw, without a gradient to the policy; in evaluation mode return it unchanged.
 
-        Args:
-            images: The batch.
-            labels: The class of each image, `[B]`. Only policies with classes use them.
+        Only policies with classes use the labels, `[B]`.
         """
         if not self.training:
             return images

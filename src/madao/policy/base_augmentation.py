@@ -146,7 +146,6 @@ class BaseAugmentation(SeededModule):
         return dataclasses.replace(draw, inner=self._sample_inner(self.before(images, draw), given, relaxed, labels))
 
     def _sides(self, images: Tensor) -> tuple[int, int]:
-        """Return height and width of the result."""
         height, width = images.shape[2:]
         if self.size is None:
             return height, width
@@ -176,9 +175,7 @@ class BaseAugmentation(SeededModule):
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Augment a batch with a fresh draw, without a gradient to the policy; in evaluation mode crop and normalise.
 
-        Args:
-            images: The batch.
-            labels: The class of each image, `[B]`, for a policy with classes.
+        Only policies with classes use the labels, `[B]`.
         """
         check_images(images)
         if not self.training:
@@ -219,13 +216,7 @@ class BaseAugmentation(SeededModule):
         return resized_crop(images, box, draw.flipped, height, width)
 
     def before_masks(self, masks: Tensor, draw: BaseDraw, outside: int = IGNORED) -> Tensor:
-        """Crop and flip masks as `before` does their images, to the nearest pixel.
-
-        Args:
-            masks: `[B, H, W]`, as large as the images. Values up to 255.
-            draw: The draw of the images.
-            outside: Value of the padding.
-        """
+        """Crop and flip masks `[B, H, W]` of values up to 255 as `before` does their images, to the nearest pixel."""
         planes = masks[:, None]
         height, width = self._sides(planes)
         if draw.height is None or draw.width is None:
@@ -260,18 +251,9 @@ class BaseAugmentation(SeededModule):
         return ", ".join(f"{name}={getattr(self, name)}" for name in names)
 
 
-def crop(
-    images: Tensor,
-    top: Tensor,
-    left: Tensor,
-    flipped: Tensor,
-    padding: int,
-    height: int | None = None,
-    width: int | None = None,
-) -> Tensor:
+def crop(images: Tensor, top: Tensor, left: Tensor, flipped: Tensor, padding: int, height: int, width: int) -> Tensor:
     """Pad with zeros, crop `height` × `width` at (top, left), and mirror where `flipped`, in one gather."""
     count, channels = images.shape[:2]
-    height, width = images.shape[2] if height is None else height, images.shape[3] if width is None else width
     device = images.device
     column = torch.arange(width, device=device).expand(count, width)
     column = left[:, None] + torch.where(flipped[:, None], width - 1 - column, column)
@@ -284,12 +266,7 @@ def crop(
 def resized_crop(images: Tensor, box: Tensor, flipped: Tensor, height: int, width: int) -> Tensor:
     """Scale the part `box` of each image to `height` × `width`, bilinear, mirrored where `flipped`.
 
-    Args:
-        images: `[B, C, H, W]`, uint8 or float.
-        box: `[4, B]`: top, left, height and width as fractions of the image.
-        flipped: `[B]`, bool.
-        height: Height of the result.
-        width: Width of the result.
+    `box` is `[4, B]`: top, left, height and width as fractions of the image.
     """
     values = images.float() if images.dtype == torch.uint8 else images
     matrix = box_matrix(box, flipped).to(values.dtype)

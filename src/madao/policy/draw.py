@@ -33,16 +33,14 @@ class Draw:
 
     def __post_init__(self) -> None:
         shape = self.choice.shape
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
+        for name, value in vars(self).items():
             if value is not None and (value.ndim != 2 or value.shape != shape):
                 raise ValueError(
                     f"every field of a Draw has shape [stages, images]; choice has {list(shape)}, "
-                    f"{field.name} has {list(value.shape)}"
+                    f"{name} has {list(value.shape)}"
                 )
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return self.choice.shape[1]
 
     @property
@@ -56,7 +54,6 @@ class Draw:
         return self.magnitude.requires_grad or self.weight is not None or self.gate is not None
 
     def __getitem__(self, index: Any) -> "Draw":
-        """Return the draw of some images, by slice, indices or mask."""
         if isinstance(index, int):
             if not -len(self) <= index < len(self):
                 raise IndexError(f"image {index} of a draw for {len(self)}")
@@ -64,7 +61,6 @@ class Draw:
         return self._map(lambda value: value[:, index])
 
     def __iter__(self) -> Iterator["Draw"]:
-        """Yield the draw of each image."""
         return (self[i] for i in range(len(self)))
 
     def to(self, device: torch.device | str) -> "Draw":
@@ -73,22 +69,11 @@ class Draw:
 
     def detach(self) -> "Draw":
         """Return the hard draw, without gradients to the policy."""
-        hard = dataclasses.replace(self, weight=None, gate=None)
-        return hard._map(Tensor.detach)
+        return self.pathwise()._map(Tensor.detach)
 
     def pathwise(self) -> "Draw":
         """Return the draw with gradients to the magnitudes only, for estimators that score the discrete choices."""
         return dataclasses.replace(self, weight=None, gate=None)
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> "Draw":
-        def mapped(value: Tensor | None) -> Tensor | None:
-            return None if value is None else function(value)
-
-        return Draw(
-            choice=function(self.choice),
-            applied=function(self.applied),
-            magnitude=function(self.magnitude),
-            sign=function(self.sign),
-            weight=mapped(self.weight),
-            gate=mapped(self.gate),
-        )
+        return Draw(**{name: function(value) for name, value in vars(self).items() if value is not None})

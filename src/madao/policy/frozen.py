@@ -1,28 +1,28 @@
 """A policy with fixed numbers, as loaded from a policy file."""
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
+from madao.ops.checks import check_images
 from madao.policy import sampling
 from madao.policy.base import AugmentationPolicy
-from madao.policy.conditional.frozen_condition import frozen_condition
+from madao.policy.conditional.features import features
+from madao.policy.conditional.frozen_network import FrozenNetwork
+from madao.policy.conditional.rows import rows_of_labels
 from madao.policy.draw import Draw
 from madao.policy.policy_tables import PolicyTables
 from madao.policy.spec import PolicySpec
 
 
 class FrozenPolicy(AugmentationPolicy):
-    """A policy that draws as `Policy` does, with the fixed numbers of a `PolicySpec`.
-
-    Args:
-        spec: The policy's numbers.
-        seed: Seed of the policy's own random numbers.
-    """
+    """A policy that draws as `Policy` does, with the fixed numbers of a `PolicySpec`."""
 
     def __init__(self, spec: PolicySpec, seed: int = 0) -> None:
         super().__init__(spec.operations, len(spec.stages), spec.fill, seed)
         self._spec = spec
-        self._condition = frozen_condition(spec.classes, spec.network)
+        self._network = None if spec.network is None else FrozenNetwork(spec.network)
         self.classes = spec.classes
         self.uses_image = spec.network is not None
         selection, application, magnitude = spec.tables()
@@ -38,10 +38,13 @@ class FrozenPolicy(AugmentationPolicy):
         return self.spec()._repr_html_()
 
     def condition(self, images: Tensor, labels: Tensor | None = None) -> Tensor | None:
-        """Return what each image's probabilities depend on, one row per image; None if all images share them."""
-        return None if self._condition is None else self._condition.condition(images, labels)
+        """Return the labels of a policy with classes, or the features of images that the policy depends on."""
+        if self._network is not None:
+            check_images(images)
+            return features(images)
+        return labels if self.classes else None
 
-    def law_of(self, images: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def tables_of(self, images: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return π, p and μ of each image, `[K, B, n]` each."""
         tables = self._tables(self.condition(images, labels), len(images), images.device)
         log_selection, application, magnitude = tables.of_images(len(images))
@@ -67,8 +70,10 @@ class FrozenPolicy(AugmentationPolicy):
         )
 
     def _tables(self, condition: Tensor | None, count: int, device: torch.device) -> PolicyTables:
-        """Return log π, p and μ for `count` images."""
         shared = PolicyTables(
             *(self.get_buffer(name).to(device) for name in ("_log_selection", "_application", "_magnitude"))
         )
-        return shared if self._condition is None else self._condition.tables(shared, condition, count)
+        if self._network is not None:
+            return self._network.tables(shared, condition, count)
+        rows = rows_of_labels(condition, count, self.classes) if self.classes else None
+        return dataclasses.replace(shared, rows=rows)

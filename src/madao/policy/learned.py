@@ -113,14 +113,7 @@ class Policy(AugmentationPolicy):
         *,
         condition: Tensor | None = None,
     ) -> Draw:
-        """Draw for a batch. The draw is the same with and without gradients.
-
-        Args:
-            images: The batch. Only its length and device matter, unless the policy uses the image.
-            generator: Source of randomness, on the device of `images`. By default the policy's own.
-            relaxed: Whether the draw carries gradients to the policy's parameters.
-            condition: One row per image, as `condition` returns it. By default `condition(images)`.
-        """
+        """Draw for a batch, as every policy does. If `relaxed`, the same draw carries gradients to the parameters."""
         generator = self.generator(images.device) if generator is None else generator
         self._check_parameters()
         if condition is None:
@@ -145,7 +138,7 @@ class Policy(AugmentationPolicy):
                 gate=sampling.relaxed_gate(gate, switch, self.application_temperature) if relaxed else None,
             )
 
-    def law_of(self, images: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def tables_of(self, images: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return π, p and μ of each image, `[K, B, n]` each."""
         tables = self._tables(self.condition(images, labels), len(images))
         selection, application, magnitude = tables.of_images(len(images))
@@ -188,11 +181,8 @@ class Policy(AugmentationPolicy):
     def from_spec(cls, spec: PolicySpec, **settings: Any) -> Self:
         """Return a policy that continues to learn from the numbers of a spec.
 
-        Probabilities of exactly 0 or 1 have no finite logit; they start 10⁻⁶ away from it.
-
-        Args:
-            spec: Operations, stages, fill, magnitude jitter and numbers.
-            **settings: Arguments that a spec does not hold: `temperature`, `application_temperature`, `seed`.
+        Probabilities of exactly 0 or 1 have no finite logit; they start 10⁻⁶ away from it. `settings` are arguments
+        that a spec does not hold: `temperature`, `application_temperature`, `seed`.
         """
         if spec.conditional_on != cls.conditional_on:
             raise ValueError(
@@ -228,17 +218,18 @@ class Policy(AugmentationPolicy):
         return selection.clamp(min=edge).log(), application.logit(eps=edge), learned.logit(eps=edge)
 
     def _tables(self, condition: Tensor | None, count: int) -> PolicyTables:
-        """Return the tables that `count` images are drawn by: here one row for all."""
-        selection, application, magnitude = self._shared()
-        return PolicyTables(selection, application, self._spread(magnitude.sigmoid()))
+        """Return the tables that `count` images are drawn by."""
+        (selection, application, magnitude), rows = self._logits(condition, count)
+        return PolicyTables(selection, application, self._spread(magnitude.sigmoid()), rows)
 
-    def _shared(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _logits(self, condition: Tensor | None, count: int) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        """Return the logits as tables `[K, R, n]`, and the row of each image; None for one row for all."""
+        return self._shared(), None
+
+    def _shared(self) -> tuple[Tensor, ...]:
         """Return the logits of selection, application and magnitude as tables of one row, `[K, 1, n]`."""
-        return (
-            self.selection_logits.unsqueeze(1),
-            self.application_logits.unsqueeze(1),
-            self.magnitude_logits.unsqueeze(1),
-        )
+        logits = self.selection_logits, self.application_logits, self.magnitude_logits
+        return tuple(each.unsqueeze(1) for each in logits)
 
     def _spread(self, magnitude: Tensor) -> Tensor:
         """Fill in zeros for operations without a magnitude: `[..., m]` → `[..., n]`."""

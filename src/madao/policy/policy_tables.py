@@ -9,25 +9,17 @@ from torch import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class PolicyTables:
-    """Tables `[K, R, n]` of a policy: each image reads one of the R rows.
+    """Tables `[K, R, n]` of a policy: each image reads one of the R rows."""
 
-    Attributes:
-        selection: Logits of the operations.
-        application: Logits, or probabilities.
-        magnitude: μ in [0, 1].
-        rows: The row of each image, int64 `[B]`; None if there is one row for all.
-    """
+    selection: Tensor  # logits
+    application: Tensor  # logits, or probabilities
+    magnitude: Tensor  # μ in [0, 1]
+    rows: Tensor | None = None  # the row of each image, int64 [B]; None if there is one for all
 
-    selection: Tensor
-    application: Tensor
-    magnitude: Tensor
-    rows: Tensor | None = None
-
-    def of_images(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    def of_images(self, count: int) -> tuple[Tensor, ...]:
         """Return selection, application and magnitude of `count` images, `[K, B, n]` each."""
-        tables = (self.of_each(table) for table in (self.selection, self.application, self.magnitude))
-        selection, application, magnitude = (table.expand(-1, count, -1) for table in tables)
-        return selection, application, magnitude
+        tables = self.selection, self.application, self.magnitude
+        return tuple(self.of_each(table).expand(-1, count, -1) for table in tables)
 
     def of_each(self, table: Tensor) -> Tensor:
         """Return each image's row of a table, `[K, B, n]`; `[K, 1, n]` if there is one row for all."""

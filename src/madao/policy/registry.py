@@ -1,5 +1,6 @@
 """Policies by name, for commands and configuration files."""
 
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,31 +14,26 @@ from madao.policy.frozen import FrozenPolicy
 from madao.policy.spec import PolicySpec
 from madao.text import nearest
 
-NAMED: dict[str, Callable[[int], AugmentationPolicy]] = {
-    "uniform": lambda seed: Uniform(seed=seed),
-    "randaugment": lambda seed: RandAugment(seed=seed),
-    "trivialaugment": lambda seed: TrivialAugment("wide", seed=seed),
-    "trivialaugment-normal": lambda seed: TrivialAugment("normal", seed=seed),
-    **{
-        f"autoaugment-{data}": (lambda seed, data=data: AutoAugment(data, seed=seed))  # type: ignore[misc]
-        for data in PUBLISHED
-    },
+NAMED: dict[str, Callable[..., AugmentationPolicy]] = {
+    "uniform": Uniform,
+    "randaugment": RandAugment,
+    "trivialaugment": TrivialAugment,
+    "trivialaugment-normal": functools.partial(TrivialAugment, "normal"),
+    **{f"autoaugment-{data}": functools.partial(AutoAugment, data) for data in PUBLISHED},
 }
 
 
 def load_policy(name_or_path: str | os.PathLike[str], seed: int = 0) -> AugmentationPolicy:
     """Return a built-in policy by name, or a learned one from its JSON file or its run directory.
 
-    Args:
-        name_or_path: "uniform", "randaugment", "trivialaugment", "autoaugment-cifar10", …, or a path.
-        seed: Seed of the policy's own random numbers.
+    Names are "uniform", "randaugment", "trivialaugment", "trivialaugment-normal", "autoaugment-cifar10", ….
 
     Example:
         >>> policy = madao.load_policy("runs/photos")
     """
     name_or_path = os.fspath(name_or_path)
     if name_or_path in NAMED:
-        return NAMED[name_or_path](seed)
+        return NAMED[name_or_path](seed=seed)
     if Path(name_or_path).is_dir():
         name_or_path = os.path.join(name_or_path, "policy.json")
     if Path(name_or_path).is_file():

@@ -30,21 +30,12 @@ class OperationParams:
 
     @classmethod
     def rounded(cls, operation: Operation, selection: float, application: float, magnitude: float) -> "OperationParams":
-        """Return the numbers with six significant digits, about what float32 holds.
-
-        Args:
-            operation: The operation.
-            selection: Probability that the stage draws it.
-            application: Probability that it is applied once drawn.
-            magnitude: μ in [0, 1].
-        """
+        """Return the numbers, with μ in [0, 1], in real units and six significant digits, about what float32 holds."""
         value = None
         if operation.range is not None:
             neutral, strongest = operation.range
-            value = min(
-                max(round_sig(neutral + magnitude * (strongest - neutral)), min(operation.range)),
-                max(operation.range),
-            )
+            value = round_sig(neutral + magnitude * (strongest - neutral))
+            value = min(max(value, min(operation.range)), max(operation.range))
         return cls(round_sig(selection), round_sig(application), value)
 
 
@@ -104,13 +95,7 @@ def stage_tensors(operations: Sequence[Operation], stages: Stages, dtype: torch.
 
 
 def check_stages(where: str, operations: Sequence[Operation], stages: Stages) -> None:
-    """Raise unless each stage has numbers that fit its operations and probabilities that sum to 1.
-
-    Args:
-        where: Name of the place in the policy file, for messages.
-        operations: The operations.
-        stages: The stages.
-    """
+    """Raise unless each stage has numbers that fit its operations and probabilities that sum to 1."""
     for number, stage in enumerate(stages):
         if len(stage) != len(operations):
             raise ValueError(f"{where}[{number}]: {len(stage)} entries for {len(operations)} operations; give one each")

@@ -4,13 +4,7 @@ from madao.ops import Operation
 
 
 def strength(operation: Operation, value: float | None, magnitude_jitter: float = 0.0) -> str:
-    """Return a magnitude as text, with ± if signed: "±21°", "factor 1 ± 0.62", "up to 6 bits".
-
-    Args:
-        operation: The operation.
-        value: Its parameter in real units, on the positive side if signed.
-        magnitude_jitter: If not zero, the value is the strongest of many, and the text says "up to".
-    """
+    """Return a magnitude as text, with ± if signed: "±21°", "factor 1 ± 0.62", "up to 6 bits" with a jitter."""
     if operation.range is None or value is None:
         return "–"
     return _strongest(operation, value) if not magnitude_jitter else f"up to {_strongest(operation, value)}"

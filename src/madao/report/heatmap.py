@@ -40,7 +40,7 @@ def _of_classes(policy: PolicySpec) -> str:
 
 
 def _of_images(policy: PolicySpec, images: Tensor) -> str:
-    each = FrozenPolicy(policy).law_of(images)[0].mean(0)
+    each = FrozenPolicy(policy).tables_of(images)[0].mean(0)
     names = [
         f'<img src="{data_url(image)}" alt="training image {n + 1}" height="32">' for n, image in enumerate(images)
     ]

@@ -109,13 +109,9 @@ class Task(abc.ABC):
     def cropped(
         self, base: BaseAugmentation, targets: Tensor, draw: BaseDraw, crop_again: Callable[[], Tensor]
     ) -> Tensor:
-        """Return the targets after the base augmentation of their images.
+        """Return the targets after the base augmentation of their images, given its draw for them.
 
-        Args:
-            base: The base augmentation.
-            targets: The targets of the data.
-            draw: The base augmentation's draw for the images.
-            crop_again: Returns another random crop of the images.
+        `crop_again` returns another random crop of the images.
         """
         return targets
 
@@ -134,17 +130,7 @@ class Task(abc.ABC):
     def outer(
         self, base: BaseAugmentation, images: Tensor, targets: Tensor, crop: Callable[[], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Prepare a validation batch, without the policy.
-
-        Args:
-            base: The base augmentation.
-            images: The validation images, uint8.
-            targets: The targets of the data.
-            crop: Returns a random crop of the images.
-
-        Returns:
-            The images, and targets as `losses` expects them.
-        """
+        """Prepare a validation batch of uint8 images, without the policy. `crop` returns a random crop of them."""
         return base.centre(images), targets
 
     def compile(self) -> None:  # noqa: B027 -- most tasks compute nothing themselves

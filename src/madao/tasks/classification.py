@@ -10,9 +10,8 @@ from madao.tasks.base import EvalResult, Metric, Task
 class Classification(Task):
     """Classification by cross-entropy. The error is the fraction of misclassified images. Targets are int64 `[B]`.
 
-    Args:
-        classes: Number of classes. By default the number of the model's outputs. Required with several processes.
-        label_smoothing: Label smoothing of the loss in inner and outer steps. Metrics are without it.
+    The number of classes is by default that of the model's outputs; it is required with several processes. Metrics are
+    without label smoothing.
     """
 
     name = "classification"
@@ -38,13 +37,7 @@ class Classification(Task):
 
 
 class ClassErrors(Metric):
-    """A metric of the error and of the mean per-class error, in which small and large classes count equally.
-
-    Classes without an image do not count.
-
-    Args:
-        classes: Number of classes. By default the number of outputs.
-    """
+    """A metric of the error and of the mean per-class error, over classes that have an image."""
 
     def __init__(self, classes: int | None = None) -> None:
         self._loss = 0.0

@@ -10,13 +10,8 @@ from madao.tasks.classification import ClassErrors
 class KNN(ClassErrors):
     """The error of a vote among nearest neighbours (Wu et al., 2018).
 
-    The k most similar training images vote for their class, each with weight exp(cos / T). The loss is −log of the
-    right class's share of the vote.
-
-    Args:
-        classes: Number of classes.
-        neighbours: k. At most as many neighbours vote as a class has images on average.
-        temperature: T.
+    The k most similar training images vote for their class, each with weight exp(cos / T). At most as many vote as a
+    class has images on average. The loss is −log of the right class's share of the vote.
     """
 
     compares = True

@@ -24,31 +24,17 @@ class MoCo(Task):
 
         ℓ = −log( exp(q·k₊/T) / (exp(q·k₊/T) + Σ_i exp(q·k_i/T)) ),   ‖q‖ = ‖k‖ = 1
 
-    The trained encoder computes queries. A slow copy of it computes keys: θ_k ← m θ_k + (1 − m) θ_q after each step.
-    Each view has its own crop and its own draw of the policy. The outer loss is the same loss for two crops of
-    validation images, without the policy.
+    The trained encoder, a module with a method `features`, computes queries. A slow copy of it computes keys: θ_k ← m
+    θ_k + (1 − m) θ_q after each step, m the `momentum`. Each view has its own crop and its own draw of the policy. The
+    outer loss is the same loss for two crops of validation images, without the policy.
 
     In outer steps, keys and queue do not depend on the weights, so the implicit gradient goes through the query encoder
-    only. The policy is differentiated through both views. Labels are used only for the k-nearest-neighbour error.
+    only. The policy is differentiated through both views. Keys are computed in training mode if `training`. Labels are
+    used only for the error of k-nearest `neighbours`.
 
     With BatchNorm, a model could match a query to its key by their common batch statistics. Therefore keys are computed
     in another order than queries. Of several processes, process r computes the keys r, r + world, … of the whole batch.
     With `SplitBatchNorm`, the order of keys is transposed. The order of a batch is random in any case.
-
-    Args:
-        encoder: The encoder to train, on its device: from images to projections, with a method `features`.
-        dimensions: Dimensions of the projections.
-        base: The base augmentation, which crops and normalises images.
-        classes: Number of classes of the data, for the k-nearest-neighbour error.
-        queue: Number of keys in the queue.
-        momentum: m.
-        temperature: T.
-        neighbours: k of the k-nearest-neighbour error.
-        splits: Number of parts of a batch with separate BatchNorm statistics.
-        training: Whether outer steps compute keys in training mode.
-        autocast: Half-precision dtype of the key encoder's passes, if any.
-        group: The processes that share a batch. By default there is one process.
-        seed: Seed of the queue's initial keys.
     """
 
     name = "moco"
@@ -90,12 +76,7 @@ class MoCo(Task):
         self._step = torch.compile(self.key, dynamic=False)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the contrastive loss of each query.
-
-        Args:
-            outputs: Queries, `[B, dimensions]`, of any norm.
-            targets: Their keys, of norm 1.
-        """
+        """Return the contrastive loss of each query, of any norm. Targets are their keys, of norm 1."""
         logits = self._logits(outputs, targets)
         return logits.logsumexp(1) - logits[:, 0]
 
@@ -194,14 +175,10 @@ class MoCo(Task):
     def _encode_shuffled(self, views: Tensor) -> Tensor:
         """Return the keys of uint8 views. Each process encodes views of all processes."""
         rank, world = self.group.rank, self.group.world
-        # Processes can have different numbers of views.
-        counts = torch.zeros(world, dtype=torch.int64, device=views.device)
-        counts[rank] = len(views)
-        (counts,) = self.group.all_reduce_sum((counts,))
-        start = int(counts[:rank].sum())
-        whole = self.group.all_gather(views)
+        (place,) = self.group.places([len(views)], views.device)
+        whole = self.group.all_gather(views, place)
         own = self._encode(whole[rank::world], "step")
         keys = own.new_zeros(len(whole), own.shape[1])
         keys[rank::world] = own
         (keys,) = self.group.all_reduce_sum((keys,))
-        return keys[start : start + len(views)]
+        return keys[place.start : place.stop]

@@ -33,12 +33,7 @@ class Segmentation(Task):
         self.classes = classes
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each image.
-
-        Args:
-            outputs: Logits, `[B, K, H, W]`.
-            targets: Masks, or the weights in the loss that `soft_targets` returns, `[B, K, H, W]`.
-        """
+        """Return each image's loss, from logits `[B, K, H, W]` and masks or the weights that `soft_targets` returns."""
         log_prob = outputs.log_softmax(1)
         if targets.is_floating_point():
             return -(targets * log_prob).sum((1, 2, 3))
@@ -102,9 +97,6 @@ class Confusion(Metric):
     """A metric of mIoU and pixel error, computed from the confusion matrix n.
 
     IoU_k = n_kk / (Σ_j n_jk + Σ_j n_kj − n_kk). The mean is over classes that occur in masks or outputs.
-
-    Args:
-        classes: Number of classes.
     """
 
     def __init__(self, classes: int) -> None:

@@ -10,12 +10,8 @@ from torch import nn
 class WeightAverage:
     """An exponential average: θ̄ ← d θ̄ + (1 − d) θ after each step, with d = min(decay, (1 + t) / (10 + t)).
 
-    d rises so that early steps are soon forgotten. Buffers that are not floating point, such as counters, are copied.
-
-    Args:
-        model: The model to average.
-        decay: The largest d. The closer to 1, the longer the average.
-        ramp: Whether d rises to `decay`, rather than being `decay` from the start.
+    d rises so that early steps are soon forgotten; without `ramp`, it is `decay` from the start. Buffers that are not
+    floating point, such as counters, are copied.
     """
 
     # Not torch.optim.swa_utils.AveragedModel: it copies the first step, so that results and checkpoints would differ.

@@ -14,7 +14,7 @@ from madao.policy import BaseAugmentation
 from madao.tasks import Classification, EvalResult, Metric, Task
 
 _COMPARED = 50_000
-"""The most training images to compare with: all of CIFAR's, and few enough for a check that stays cheap on ImageNet."""
+"""The most training images, evenly spaced, to compare with: all of CIFAR's, and a cheap check on ImageNet."""
 
 
 def evaluate_images(
@@ -29,19 +29,7 @@ def evaluate_images(
     batch_size: int = 500,
     workers: int = 0,
 ) -> EvalResult:
-    """Measure a model by its task.
-
-    Args:
-        model: The model, on its device.
-        images: The images.
-        train: The training images, for metrics that compare with them.
-        task: The task.
-        base_augmentation: Centres and normalises images.
-        autocast: The half-precision dtype of forward passes, if any.
-        ranks: The processes that share the images. The result covers all of them.
-        batch_size: Images of one pass.
-        workers: Processes that read images that are not in memory.
-    """
+    """Measure a model by its task on images that processes share. Some metrics compare with the training images."""
     ranks = ProcessGroup() if ranks is None else ranks
     batches = functools.partial(
         Batches,
@@ -55,7 +43,8 @@ def evaluate_images(
     )
 
     def known() -> Iterator[tuple[Tensor, Tensor]]:
-        return batches(evenly_spaced(train)).epoch(0)
+        few = len(train) <= _COMPARED
+        return batches(train if few else train.subset(torch.arange(_COMPARED) * len(train) // _COMPARED)).epoch(0)
 
     return evaluate(model, batches(images).epoch(0), base_augmentation, autocast, ranks, task.measure(), known)
 
@@ -70,16 +59,10 @@ def evaluate(
     metric: Metric | None = None,
     known: Callable[[], Iterable[tuple[Tensor, Tensor]]] | None = None,
 ) -> EvalResult:
-    """Measure a model on batches. The model is in evaluation mode during this.
+    """Measure a model, in evaluation mode, on batches of uint8 images and targets on its device.
 
-    Args:
-        model: The model.
-        batches: uint8 images and targets, on the model's device.
-        base_augmentation: Centres and normalises images.
-        autocast: The half-precision dtype of forward passes, if any.
-        ranks: The processes, each with a part of the batches. The result covers all of them.
-        metric: The metric. By default that of classification.
-        known: Returns batches of training images, for metrics that compare with them.
+    Of several processes, each has a part of the batches; the result covers all. `known` returns batches of training
+    images, for metrics that compare with them. The metric is by default that of classification.
     """
     metric = Classification().measure() if metric is None else metric
 
@@ -102,10 +85,3 @@ def evaluate(
     if ranks is not None and ranks.world > 1:
         sums = ranks.all_reduce_sum((sums.to(next(model.parameters()).device),))[0].cpu()
     return metric.score(sums)
-
-
-def evenly_spaced(images: Images) -> Images:
-    """Return at most 50,000 of the images, evenly spaced."""
-    if len(images) <= _COMPARED:
-        return images
-    return images.subset(torch.arange(_COMPARED) * len(images) // _COMPARED)

@@ -16,65 +16,33 @@ from madao.tasks import Task
 
 @dataclasses.dataclass(frozen=True)
 class InnerResult:
-    """The result of one step. A CUDA graph returns the same tensors at every step and overwrites them at the next.
+    """The result of one step. A CUDA graph returns the same tensors at every step and overwrites them at the next."""
 
-    Attributes:
-        cropped: The batch before the policy.
-        targets: The targets before the policy.
-        draw: The draw of base augmentation.
-        loss: The mean loss of the batch, or the part of it from this process's images.
-        num_errors: The errors of the batch, as `Task.num_errors` counts them.
-    """
-
-    cropped: Tensor
-    targets: Tensor
+    cropped: Tensor  # the batch before the policy
+    targets: Tensor  # before the policy
     draw: BaseDraw
-    loss: Tensor
-    num_errors: Tensor
+    loss: Tensor  # the mean loss of the batch, or the part of it from this process's images
+    num_errors: Tensor  # as `Task.num_errors` counts them
 
 
+@dataclasses.dataclass(eq=False)
 class InnerStep:
-    """A training step of the weights.
+    """A training step of the weights."""
 
-    Args:
-        model: The model, called as `model(inputs)`.
-        task: The task.
-        backward: Called with the loss, for the backward pass.
-        optimizer: The optimizer of the weights. The caller sets its learning rate.
-        base_augmentation: Crop, flip, normalise and Cutout.
-        policy: The policy between flip and normalise, if any.
-        accumulate: The number of parts in which a batch passes through the model.
-        clip: The largest norm of a gradient; longer gradients are shortened. None for no limit.
-        shard: The positions of this process's images in the batch. By default there is one process.
-        world: The number of processes, over which the model averages gradients.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        task: Task,
-        *,
-        backward: Callable[[Tensor], None],
-        optimizer: torch.optim.Optimizer,
-        base_augmentation: BaseAugmentation,
-        policy: AugmentationPolicy | None,
-        accumulate: int = 1,
-        clip: float | None = None,
-        shard: Shard | None = None,
-        world: int = 1,
-    ) -> None:
-        self.model, self.task, self.backward, self.optimizer = model, task, backward, optimizer
-        self.base_augmentation, self.policy = base_augmentation, policy
-        self.accumulate, self.clip, self.shard, self.world = accumulate, clip, shard, world
+    model: nn.Module
+    task: Task
+    _: dataclasses.KW_ONLY
+    backward: Callable[[Tensor], None]
+    optimizer: torch.optim.Optimizer  # the caller sets its learning rate
+    base_augmentation: BaseAugmentation
+    policy: AugmentationPolicy | None
+    accumulate: int = 1  # parts in which a batch passes through the model
+    clip: float | None = None  # the largest norm of the gradient
+    shard: Shard | None = None  # this process's images in the batch; None for a single process
+    world: int = 1  # processes, over which the model averages gradients
 
     def __call__(self, images: Tensor, targets: Tensor, augment: bool) -> InnerResult:
-        """Train on a batch.
-
-        Args:
-            images: uint8 images.
-            targets: Their targets.
-            augment: Whether the images pass through the policy.
-        """
+        """Train on a batch of uint8 images, which pass through the policy if `augment`."""
         task = self.task
         shard = Shard.alone(len(images)) if self.shard is None else self.shard
         draw, cropped, targets = crop_batch(task, self.base_augmentation, images, targets, shard)
@@ -108,11 +76,8 @@ class InnerStep:
 class GraphedStep:
     """`InnerStep` recorded as a CUDA graph, for models whose steps take less time than their kernel launches.
 
-    Args:
-        step: The step to record.
-        random: The modules from whose random numbers the step draws.
-        say: Called with a line if the step cannot be recorded.
-        memory: The memory that the graph shares with others.
+    `random` are the modules from whose random numbers the step draws, and `memory` is shared with other graphs. `say`
+    is called with a line if the step cannot be recorded.
     """
 
     def __init__(

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -71,15 +71,7 @@ def linear_evaluation(
 ) -> EvalResult:
     """Train a linear classifier on frozen features; return its error on test images.
 
-    Args:
-        encoder: A module with a method `features`, on its device.
-        train: The training images.
-        test: The test images.
-        classes: The number of classes.
-        base_augmentation: Crops and normalises images.
-        protocol: The training of the classifier.
-        autocast: The half-precision dtype of the encoder's passes, if any.
-        workers: Processes that read images that are not in memory.
+    `encoder` is a module with a method `features`, on its device.
     """
     device = next(encoder.parameters()).device
     half = functools.partial(torch.autocast, device.type, dtype=autocast) if autocast else contextlib.nullcontext
@@ -99,6 +91,16 @@ def linear_evaluation(
         pairs = [(features(base_augmentation.centre(images)), labels) for images, labels in once]
         fixed, targets = (torch.cat(part) for part in zip(*pairs, strict=True))
         del pairs
+
+        def examples(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+            if protocol.augment:
+                for images, labels in batches.epoch(epoch):
+                    yield features(crop_and_flip(base_augmentation, images)[1]), labels
+                return
+            for indices in batches.order(epoch).split(batches.batch_size)[: len(batches)]:
+                here = indices.to(fixed.device)
+                yield fixed[here], targets[here]
+
         weight = torch.randn(classes, fixed.shape[1], generator=torch.Generator().manual_seed(protocol.seed))
         classifier = nn.Linear(fixed.shape[1], classes, device=device)
         with torch.no_grad():
@@ -108,7 +110,7 @@ def linear_evaluation(
         milestones = [round(0.6 * protocol.epochs), round(0.8 * protocol.epochs)]
         schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones)
         for epoch in range(protocol.epochs):
-            for inputs, labels in _epoch(batches, epoch, protocol.augment, fixed, targets, base_augmentation, features):
+            for inputs, labels in examples(epoch):
                 optimizer.zero_grad()
                 F.cross_entropy(classifier(inputs), labels).backward()
                 optimizer.step()
@@ -117,22 +119,3 @@ def linear_evaluation(
     return evaluate(
         Probe(encoder, classifier), shown, base_augmentation, autocast, metric=Classification(classes).measure()
     )
-
-
-def _epoch(
-    batches: Batches,
-    epoch: int,
-    augment: bool,
-    fixed: Tensor,
-    targets: Tensor,
-    base_augmentation: BaseAugmentation,
-    features: Callable[[Tensor], Tensor],
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the batches of features and labels of an epoch."""
-    if augment:
-        for images, labels in batches.epoch(epoch):
-            yield features(crop_and_flip(base_augmentation, images)[1]), labels
-        return
-    for indices in batches.order(epoch).split(batches.batch_size)[: len(batches)]:
-        here = indices.to(fixed.device)
-        yield fixed[here], targets[here]

@@ -68,7 +68,7 @@ def test_every_image_is_drawn_by_its_own_logits() -> None:
     condition = policy.condition(IMAGES)
     draw = policy.sample(IMAGES, seeded(), relaxed=True)
     noise = seeded()  # of which each image takes its place in the batch's
-    law = policy.law_of(IMAGES)
+    law = policy.tables_of(IMAGES)
     for number in range(0, 60, 7):
         alone = one_image(policy, IMAGES[number])
         for mine, theirs in zip(law, (alone.selection, alone.application, alone.magnitude), strict=True):
@@ -87,7 +87,7 @@ def test_frequencies_are_those_of_the_image(frozen: bool) -> None:
     policy = looking(spread=0.9)
     player = FrozenPolicy(policy.spec()) if frozen else policy
     count, pair = 30_000, IMAGES[[3, 55]]
-    selection, application, magnitude = (table.detach().double() for table in policy.law_of(pair))
+    selection, application, magnitude = (table.detach().double() for table in policy.tables_of(pair))
     selection /= selection.sum(-1, keepdim=True)
     draw = player.sample(pair.repeat_interleave(count, 0), seeded(3))
     for number, stage in itertools.product(range(2), range(2)):
@@ -180,7 +180,7 @@ def test_a_spec_holds_the_network_and_gives_it_back(tmp_path: Path) -> None:
     for player in (again, load_policy(path)):
         assert player.uses_image
         assert isinstance(player, Policy | FrozenPolicy)
-        for mine, theirs in zip(player.law_of(IMAGES), policy.law_of(IMAGES), strict=True):
+        for mine, theirs in zip(player.tables_of(IMAGES), policy.tables_of(IMAGES), strict=True):
             torch.testing.assert_close(mine, theirs, rtol=2e-4, atol=2e-5)
     assert load_policy(path)(IMAGES).shape == IMAGES.shape
 
@@ -192,7 +192,7 @@ def test_probabilities_of_nought_and_one_stay_so_whatever_an_image_shows() -> No
     entries[1] = dataclasses.replace(entries[1], selection=0.5, application=1.0, magnitude=30.0)
     entries[2] = dataclasses.replace(entries[2], selection=0.5, application=0.0, magnitude=256.0)
     player = FrozenPolicy(dataclasses.replace(spec, stages=(tuple(entries),)))
-    selection, application, magnitude = player.law_of(IMAGES)
+    selection, application, magnitude = player.tables_of(IMAGES)
     assert (selection[..., 0] == 0).all()
     assert selection[0, :, 1].std() > 0
     assert (application[..., 1] == 1).all()
@@ -285,7 +285,8 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize("unfit", [255 * IMAGES, IMAGES - 1, IMAGES * math.nan, torch.rand(2, 4, 8, 8)])
 def test_invalid_images_are_refused_before_features_are_computed(unfit: Tensor) -> None:
     policy = ImagePolicy()
-    for ask in (policy.standardise, policy.law_of, policy.condition, policy.sample, FrozenPolicy(policy.spec()).law_of):
+    tables = policy.tables_of, FrozenPolicy(policy.spec()).tables_of
+    for ask in (policy.standardise, policy.condition, policy.sample, *tables):
         with pytest.raises(ValueError, match="images must"):
             ask(unfit)
 
@@ -317,9 +318,9 @@ def test_a_policy_is_built_from_specs_of_its_kind(kind: type[Policy], on: str) -
 
 def test_autocast_does_not_change_the_probabilities() -> None:
     policy = looking()
-    expected = policy.law_of(IMAGES)
+    expected = policy.tables_of(IMAGES)
     with torch.autocast("cpu", torch.bfloat16):
-        found = policy.law_of(IMAGES)
+        found = policy.tables_of(IMAGES)
     for mine, theirs in zip(found, expected, strict=True):
         assert torch.equal(mine, theirs)
 

@@ -19,21 +19,13 @@ from torch import Tensor
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Batch:
-    """The quantities that a baseline may use.
+    """The quantities that a baseline may use, `[B]` each."""
 
-    Attributes:
-        influence: a_b, `[B]`.
-        classes: The class of each example, `[B]`, if the problem has classes.
-        plain_influence: Computes the influence of the same examples before augmentation, `[B]`, by a forward-mode pass.
-        draws: How many consecutive rows are draws of the same example.
-        losses: ℓ_b, `[B]`, for `SameLoss` alone.
-    """
-
-    influence: Tensor
-    classes: Tensor | None
-    plain_influence: Callable[[], Tensor] | None
-    draws: int = 1
-    losses: Tensor | None = None
+    influence: Tensor  # a_b
+    classes: Tensor | None  # if the problem has classes
+    plain_influence: Callable[[], Tensor] | None  # that before augmentation, by a forward-mode pass
+    draws: int = 1  # how many consecutive rows are draws of the same example
+    losses: Tensor | None = None  # ℓ_b, for `SameLoss` alone
 
 
 class Baseline(Protocol):

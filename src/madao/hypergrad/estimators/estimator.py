@@ -25,10 +25,4 @@ class Estimator(ABC):
 
     @abstractmethod
     def gradient(self, problem: FlatProblem, q: Vector, second_order: SecondOrder) -> Vector:
-        """Estimate −∂/∂φ ⟨q, ∇θ f⟩ over the examples of this process.
-
-        Args:
-            problem: The problem, flattened.
-            q: The direction in θ, as the solver found it.
-            second_order: How second derivatives are computed.
-        """
+        """Estimate −∂/∂φ ⟨q, ∇θ f⟩ over the examples of this process, for q as the solver found it."""

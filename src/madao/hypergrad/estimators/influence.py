@@ -78,12 +78,7 @@ class Influence(Estimator):
         baseline = self.baseline(batch)
         own = baseline if problem.ranks.world == 1 else baseline[place.start : place.stop]
         advantage = (influence - own) * found.weights
-        score = torch.autograd.grad(
-            problem.log_prob,
-            problem.hyper,
-            advantage.to(problem.log_prob.dtype),
-            retain_graph=True,
-            materialize_grads=True,
-        )
-        pathwise = problem.pull_back(cotangents)
-        return pytree.scaled(pytree.add(score, pathwise), -1.0)
+        weights = advantage.to(problem.log_prob.dtype)
+        settings = {"retain_graph": True, "materialize_grads": True}
+        score = torch.autograd.grad(problem.log_prob, problem.hyper, weights, **settings)
+        return pytree.scaled(pytree.add(score, problem.pull_back(cotangents)), -1.0)

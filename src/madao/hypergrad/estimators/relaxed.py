@@ -11,10 +11,9 @@ from madao.hypergrad.pytree import Vector
 
 @dataclasses.dataclass(frozen=True)
 class Relaxed(Estimator):
-    """An estimator that uses the derivative of the inputs in φ.
+    """An estimator that uses the derivative of the inputs in φ: exact where they have one, else the paper's relaxation.
 
-    It is exact if the inputs have this derivative. If they do not, it uses the paper's relaxation. A
-    forward-mode directional derivative is differentiated in the inputs, and the inputs' own backward pass does the
+    A forward-mode directional derivative is differentiated in the inputs, and the inputs' own backward pass does the
     rest. No graph over θ is stored.
     """
 

@@ -12,10 +12,8 @@ from madao.hypergrad.solvers.solver import Solver, System
 class ConjugateGradient(Solver):
     """A solver of (H + damping · I) q = v, exact after as many steps as H has different eigenvalues.
 
-    Attributes:
-        steps: The largest number of products.
-        tolerance: Stop once ‖v − (H + damping · I) q‖ ≤ tolerance · ‖v‖.
-        damping: Added to every eigenvalue. It must exceed the most negative curvature of the inner loss.
+    It stops after `steps` products, or once ‖v − (H + damping · I) q‖ ≤ tolerance · ‖v‖. The damping must exceed the
+    most negative curvature of the inner loss.
     """
 
     steps: int = 10

@@ -20,20 +20,19 @@ class GaussNewton(Solver):
 
     J is the Jacobian of the network's outputs and S is the Hessian of the mean loss in the outputs: G is the Hessian
     without the curvature of the network. If the loss is convex in the outputs, as cross-entropy is, G has no negative
-    curvature, and conjugate gradients always make progress. During training the Hessian does have negative curvature
-    (Schraudolph, 2002; Martens, 2010). The first steps remove from v its part along the largest curvatures. This is
-    most of v, and training reduces the loss along it anyway.
+    curvature, unlike the Hessian during training (Schraudolph, 2002; Martens, 2010). The first steps remove from v its
+    part along the largest curvatures. This is most of v, and training reduces the loss along it anyway.
 
     The loss must be a `SplitLoss` whose outputs are floating-point tensors with a forward-mode derivative. If the loss
-    is not convex in the outputs, as MoCo's is not, the steps end before the first direction without positive
-    curvature; if v is this direction, q is v. If an estimator scores draws, G must come from other draws, or the
-    estimate is biased: set `Problem.curvature`, as `PolicyOptimizer` does.
+    is not convex in the outputs, as MoCo's is not, the steps end before the first direction without positive curvature;
+    if v is this direction, q is v. If an estimator scores draws, G must come from other draws, or the estimate is
+    biased: set `Problem.curvature`, as `PolicyOptimizer` does.
 
     Attributes:
         steps: How many products with G are spent.
         damping: λ as a multiple of ‖G v‖ / ‖v‖, which is the curvature along v.
-        scale: ‖q‖ / ‖v‖; None for the length of the inverse. That length varies with the curvature of the few images
-            in a batch, and an optimizer that normalises its steps would learn mostly from the longest q.
+        scale: ‖q‖ / ‖v‖; None for the length of the inverse. That length varies with the curvature of the few images in
+            a batch, and an optimizer that normalises its steps would learn mostly from the longest q.
     """
 
     needs_independent_draw: ClassVar[bool] = True

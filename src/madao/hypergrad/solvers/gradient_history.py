@@ -11,17 +11,11 @@ from madao.hypergrad.pytree import Vector
 
 @dataclasses.dataclass(eq=False)
 class GradientHistory:
-    """A ring buffer of gradients that is overwritten in place: CUDA graphs read it at a fixed address.
+    """A ring buffer of gradients that is overwritten in place: CUDA graphs read it at a fixed address."""
 
-    Attributes:
-        rows: `[m − 1, number of parameters]`, in any order; zeros where no gradient has been added yet.
-        owner: The solver and the names of the parameters that the gradients belong to.
-        oldest: The row that the next gradient overwrites.
-    """
-
-    rows: Tensor
-    owner: list[str] = dataclasses.field(default_factory=list)
-    oldest: int = 0
+    rows: Tensor  # [m − 1, parameters], in any order; zeros where no gradient has been added yet
+    owner: list[str] = dataclasses.field(default_factory=list)  # the solver and the parameters' names
+    oldest: int = 0  # the row that the next gradient overwrites
 
     @classmethod
     def empty(cls, count: int, params: Vector, owner: list[str]) -> "GradientHistory":

@@ -10,11 +10,7 @@ from madao.hypergrad.solvers.solver import Solver, System
 
 @dataclasses.dataclass(frozen=True)
 class Identity(Solver):
-    """A solver with q = αv: how one inner step of length α changes the outer loss. It needs no products.
-
-    Attributes:
-        scale: α.
-    """
+    """A solver with q = αv, without products: how one inner step of length α, the `scale`, changes the outer loss."""
 
     capturable: ClassVar[bool] = True
 

@@ -114,14 +114,9 @@ class Neumann(Solver):
 
 
 def needed_powers(lengths: Sequence[float], tolerance: float) -> int | None:
-    """Return how many products bring the rest of the sum below a part of q, by the triangle inequality.
+    """Return how many products bring the rest of the summands below a part of q, by the triangle inequality.
 
-    Args:
-        lengths: The lengths of all summands.
-        tolerance: The part of q.
-
-    Returns:
-        None if the sum may cancel, so that no power may be left out.
+    None if the sum may cancel, so that no power may be left out.
     """
     least = lengths[0] - sum(lengths[1:])  # the sum is no shorter
     if not least > 0:

@@ -15,13 +15,9 @@ from madao.hypergrad.solvers.solver import Solver, System
 class Nystrom(Solver):
     """A solver with q = (H_k + damping · I)⁻¹ v, where H_k has rank k and comes from k random directions.
 
-    Ω holds the random directions, which are orthonormal. With C = HΩ and W = ΩᵀHΩ, H_k = C W⁺ Cᵀ, which equals H if H
-    has rank at most k. The solver takes k products, which do not depend on each other, and the memory of k vectors.
-
-    Attributes:
-        rank: k.
-        damping: Added to every eigenvalue. The part of v outside the range of H_k is divided by it.
-        seed: Seed of the random directions.
+    Ω holds the directions, which are orthonormal. With C = HΩ and W = ΩᵀHΩ, H_k = C W⁺ Cᵀ, which equals H if H has rank
+    at most k. The solver takes k products, which do not depend on each other, and the memory of k vectors. The part of
+    v outside the range of H_k is divided by the damping.
     """
 
     rank: int = 10

@@ -36,21 +36,13 @@ class System:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Path:
-    """The derivatives of the outer loss through a path of inner steps.
+    """The derivatives of the outer loss through a path of inner steps."""
 
-    Attributes:
-        gradient: dg(θ_T)/d inputs.
-        outer_gradient: ∇θ g at θ_T.
-        start_gradient: dg(θ_T)/dθ_0. It is short where the steps contract and θ_0 is forgotten.
-        outer_loss: g(θ_T).
-        inner_norms: ‖∇f‖ before each step.
-    """
-
-    gradient: Vector
-    outer_gradient: Vector
-    start_gradient: Vector
-    outer_loss: float
-    inner_norms: tuple[float, ...]
+    gradient: Vector  # dg(θ_T)/d inputs
+    outer_gradient: Vector  # ∇θ g at θ_T
+    start_gradient: Vector  # dg(θ_T)/dθ_0, short where the steps contract and θ_0 is forgotten
+    outer_loss: float  # g(θ_T)
+    inner_norms: tuple[float, ...]  # ‖∇f‖ before each step
 
 
 class Solver:
@@ -79,12 +71,7 @@ class Solver:
     remembers: ClassVar[bool] = False
 
     def solve(self, system: System, state: Any = None) -> Solution:
-        """Approximate q = H⁻¹ v.
-
-        Args:
-            system: v, and the derivatives of the inner loss.
-            state: The state that `prepare` returned; None for a single call that remembers nothing.
-        """
+        """Approximate q = H⁻¹ v. `state` is the one that `prepare` returned; None for a call that remembers nothing."""
         raise NotImplementedError(f"{type(self).__name__} must override solve()")
 
     def differentiate(self, problem: FlatProblem) -> Path | None:
@@ -105,13 +92,7 @@ class Solver:
         return state if self.remembers else None
 
     def update(self, state: Any, carry: Any, stats: Stats) -> Any:
-        """Return the state to keep after a call.
-
-        Args:
-            state: The state that was passed to `solve`.
-            carry: `Solution.carry` of the call.
-            stats: The health of the hypergradient.
-        """
+        """Return the state to keep after a call, from `Solution.carry` and the health of the hypergradient."""
         return state
 
     def state_dict(self, state: Any) -> dict[str, Any]:

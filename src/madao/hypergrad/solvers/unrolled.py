@@ -16,12 +16,7 @@ from madao.hypergrad.solvers.solver import Path, Solver
 
 @dataclasses.dataclass(frozen=True)
 class Momentum:
-    """A step of gradient descent with momentum: m ← β m + ∇f, θ ← θ − η m.
-
-    Attributes:
-        learning_rate: η.
-        momentum: β.
-    """
+    """A step of gradient descent with momentum β: m ← β m + ∇f, θ ← θ − η m."""
 
     learning_rate: float = 0.1
     momentum: float = 0.0
@@ -29,14 +24,10 @@ class Momentum:
 
 @dataclasses.dataclass(frozen=True)
 class Unrolled(Solver):
-    """A solver that takes T inner steps from θ and differentiates g(θ_T) through all of them.
+    """A solver that takes `steps` inner steps from θ and differentiates g(θ_T) through all of them.
 
     It serves as a reference for the others; the paper compares its memory with it. It takes no Hessian-vector products
     and uses the derivative of the inputs in φ, so that `Relaxed` is the only estimator that goes with it.
-
-    Attributes:
-        steps: T.
-        optimizer: The step.
     """
 
     differentiates_path: ClassVar[bool] = True
@@ -67,13 +58,8 @@ class Unrolled(Solver):
             result = _value(problem.outer, point, leaves)
             gradients = torch.autograd.grad(result, (*leaves, *point, *start), materialize_grads=True)
         inputs, end = len(leaves), len(leaves) + len(start)
-        return Path(
-            gradients[:inputs],
-            gradients[inputs:end],
-            gradients[end:],
-            float(result.detach()),
-            tuple(torch.stack(norms).tolist()),
-        )
+        parts = gradients[:inputs], gradients[inputs:end], gradients[end:]
+        return Path(*parts, float(result.detach()), tuple(torch.stack(norms).tolist()))
 
 
 def _value(terms: Sequence[FlatTerm], params: Vector, inputs: Vector) -> Tensor:

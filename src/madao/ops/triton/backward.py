@@ -2,15 +2,11 @@
 # ruff: noqa: N803, N806, SIM102 -- kernel constants are in capitals, and branches on them vanish at compile time
 """The backward pass of `forward.fused` in Triton, with static shapes and without waits of the host.
 
-For result_b = O_b(image_b, μ_b) and a cotangent g of the result it computes the vector-Jacobian product
+For result_b = O_b(image_b, μ_b) and a cotangent g of the result it computes the vector-Jacobian products Σ g_b ·
+∂O_b/∂μ and gᵀ_b · ∂O_b/∂image, with the derivatives that autograd finds in `dispatch.grouped`. The values of the
+forward pass are computed again, so that only the images and the draw stay in memory.
 
-    ∂/∂μ_b = Σ g_b · ∂O_b/∂μ,        ∂/∂image_b = gᵀ_b · ∂O_b/∂image
-
-with the derivatives that autograd finds in `dispatch.grouped`: exact for differentiable operations, straight through
-for staircases (`Operation.derivative`, `tone.py`). The values of the forward pass are computed again, so that only the
-images and the draw stay in memory.
-
-It is two launches. The first sums over whole images, one program per image and in a fixed order: the gradient of the
+The first of two launches sums over whole images, one program per image and in a fixed order: the gradient of the
 magnitude, and the sums that the second launch needs. The second writes the gradient of the images if it is needed.
 Geometric operations spread a pixel over its four neighbours with atomic sums, whose order varies; all other sums are
 reproducible.
@@ -55,6 +51,7 @@ from madao.ops.triton.forward import (
     fused,
     grey_at,
     grey_mean,
+    neighbours,
     operation_of,
     posterized,
     read_place,
@@ -88,10 +85,7 @@ def fused_differentiable(
     applied: Tensor | None = None,
     fill: Fill = 0.0,
 ) -> Tensor:
-    """Do what `fused` does for `differentiable` images, with derivatives in images and magnitude.
-
-    Reverse mode only, and first derivatives only.
-    """
+    """Do what `fused` does for `differentiable` images, with first derivatives in reverse mode only."""
     result: Tensor = _Fused.apply(images, magnitude, choice, sign, applied, tuple(operations), fill)
     return result
 
@@ -152,13 +146,6 @@ def _gradients(
                 images, cotangent, to_images, sums, passed, *draw, **shape, BLOCK=SMALL, num_warps=8, **OPTIONS
             )
     return to_images, to_magnitude
-
-
-@triton.jit
-def _cell(across, down):
-    """Return column and row of the pixel to the top left of a position, and the weights left, right, top, bottom."""
-    left, top = tl.floor(across), tl.floor(down)
-    return left.to(tl.int32), top.to(tl.int32), left + 1.0 - across, across - left, top + 1.0 - down, down - top
 
 
 @triton.jit
@@ -248,7 +235,7 @@ def _sum(
             row, column = place // WIDTH, place % WIDTH
             across, down = read_place(code, value, row, column, HEIGHT, WIDTH)
             across_slope, down_slope = _read_place_slope(code, value, row, column, HEIGHT, WIDTH)
-            first_column, first_row, left, right, top, bottom = _cell(across, down)
+            first_column, first_row, left, right, top, bottom = neighbours(across, down)
             for channel in tl.static_range(CHANNELS):
                 shift = -(fill_0 if channel == 0 else (fill_1 if channel == 1 else fill_2))
                 plane = source + channel * PIXELS
@@ -346,7 +333,7 @@ def _spread(
     inside = place < PIXELS
     if (code >= SHEAR_X) & (code <= ROTATE):
         across, down = read_place(code, value, place // WIDTH, place % WIDTH, HEIGHT, WIDTH)
-        column, row, left, right, top, bottom = _cell(across, down)
+        column, row, left, right, top, bottom = neighbours(across, down)
         for channel in tl.static_range(CHANNELS):
             plane = target + channel * PIXELS
             part = tl.load(given + channel * PIXELS + place, inside, 0)

@@ -78,9 +78,9 @@ def fused(
     applied: Tensor | None = None,
     fill: Fill = 0.0,
 ) -> Tensor:
-    """Do what `dispatch` does, for `supported` images and without derivatives.
+    """Do what `dispatch` does, for `supported` images, without derivatives and checks: the host would have to wait.
 
-    Nothing is checked, since the host would have to wait. An image with an invalid choice does not change.
+    An image with an invalid choice does not change.
     """
     images = images.contiguous()
     count, channels, height, width = images.shape
@@ -121,23 +121,16 @@ def _rounded(values):
 
 
 @triton.jit
-def _grey(red, green, blue, INTEGER: tl.constexpr):
-    """Return the luma; for levels PIL's whole number, which float32 computes exactly."""
-    if INTEGER:
-        grey = tl.floor((red * 19595.0 + green * 38470.0 + blue * 7471.0 + 32768.0) * (1.0 / 65536.0))
-    else:
-        grey = red * RED + green * GREEN + blue * BLUE
-    return grey
-
-
-@triton.jit
 def grey_at(source, place, inside, PIXELS: tl.constexpr, CHANNELS: tl.constexpr, INTEGER: tl.constexpr):
-    """Return the grey image at some places of an image."""
+    """Return the grey image at some places; for levels PIL's whole number, which float32 computes exactly."""
     grey = tl.load(source + place, inside, 0).to(tl.float32)
     if CHANNELS == 3:
         green = tl.load(source + PIXELS + place, inside, 0).to(tl.float32)
         blue = tl.load(source + 2 * PIXELS + place, inside, 0).to(tl.float32)
-        grey = _grey(grey, green, blue, INTEGER)
+        if INTEGER:
+            grey = tl.floor((grey * 19595.0 + green * 38470.0 + blue * 7471.0 + 32768.0) * (1.0 / 65536.0))
+        else:
+            grey = grey * RED + green * GREEN + blue * BLUE
     return grey
 
 
@@ -315,6 +308,13 @@ def read_place(code, value, row, column, HEIGHT: tl.constexpr, WIDTH: tl.constex
 
 
 @triton.jit
+def neighbours(across, down):
+    """Return column and row of the pixel to the top left of a position, and the weights left, right, top, bottom."""
+    left, top = tl.floor(across), tl.floor(down)
+    return left.to(tl.int32), top.to(tl.int32), left + 1.0 - across, across - left, top + 1.0 - down, down - top
+
+
+@triton.jit
 def corner(plane, column, row, shift, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
     """Return one of the four neighbours of a position; zero outside the image."""
     inside = (column >= 0) & (column < WIDTH) & (row >= 0) & (row < HEIGHT)
@@ -339,19 +339,16 @@ def _write(
     target = result + image * CHANNELS * PIXELS
     if (code >= SHEAR_X) & (code <= ROTATE):
         across, down = read_place(code, value, row, column, HEIGHT, WIDTH)
-        left, top = tl.floor(across), tl.floor(down)
-        right_part, bottom_part = across - left, down - top
-        left_part, top_part = left + 1.0 - across, top + 1.0 - down
-        first_column, first_row = left.to(tl.int32), top.to(tl.int32)
+        first_column, first_row, left, right, top, bottom = neighbours(across, down)
         for channel in tl.static_range(CHANNELS):
             fill = fill_0 if channel == 0 else (fill_1 if channel == 1 else fill_2)
             colour = fill * (255.0 if INTEGER else 1.0)
             shift = (0.03125 if INTEGER else 0.0) - colour
             plane = source + channel * PIXELS
-            sampled = corner(plane, first_column, first_row, shift, HEIGHT, WIDTH) * (left_part * top_part)
-            sampled += corner(plane, first_column + 1, first_row, shift, HEIGHT, WIDTH) * (right_part * top_part)
-            sampled += corner(plane, first_column, first_row + 1, shift, HEIGHT, WIDTH) * (left_part * bottom_part)
-            sampled += corner(plane, first_column + 1, first_row + 1, shift, HEIGHT, WIDTH) * (right_part * bottom_part)
+            sampled = corner(plane, first_column, first_row, shift, HEIGHT, WIDTH) * (left * top)
+            sampled += corner(plane, first_column + 1, first_row, shift, HEIGHT, WIDTH) * (right * top)
+            sampled += corner(plane, first_column, first_row + 1, shift, HEIGHT, WIDTH) * (left * bottom)
+            sampled += corner(plane, first_column + 1, first_row + 1, shift, HEIGHT, WIDTH) * (right * bottom)
             tl.store(target + channel * PIXELS + place, (sampled + colour).to(result.dtype.element_ty), inside)
     elif (code == COLOR) & (CHANNELS == 3):
         grey = grey_at(source, place, inside, PIXELS, CHANNELS, INTEGER)

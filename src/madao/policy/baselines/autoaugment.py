@@ -107,13 +107,9 @@ PUBLISHED = {
 class AutoAugment(AugmentationPolicy):
     """One of 25 published sub-policies per image, equally likely: two operations, each with probability and level.
 
-    Levels mean the same as in torchvision: level 9 is the strongest of the range, 0 the identity (`Posterize` keeps 8
-    to 4 bits). Only `Solarize` at level 0 differs: the identity here, while torchvision inverts pixels of level 255.
-
-    Args:
-        policy: `"cifar10"`, `"svhn"` or `"imagenet"`.
-        fill: Colour that geometric operations leave outside the image, in [0, 1].
-        seed: Seed of the policy's own random numbers.
+    They are those for `"cifar10"`, `"svhn"` or `"imagenet"`. Other arguments are those of `Policy`. Levels mean the
+    same as in torchvision: level 9 is the strongest of the range, 0 the identity (`Posterize` keeps 8 to 4 bits). Only
+    `Solarize` at level 0 differs: the identity here, while torchvision inverts pixels of level 255.
     """
 
     def __init__(self, policy: str = "cifar10", fill: Fill = 0.0, seed: int = 0) -> None:
@@ -136,15 +132,11 @@ class AutoAugment(AugmentationPolicy):
         device = images.device
         generator = self.generator(device) if generator is None else generator
         shape = (2, len(images))
-        sub_policy = torch.randint(0, self._table("_choice").shape[1], shape[1:], generator=generator, device=device)
-        choice, probability, magnitude = (
-            self._table(name).to(device)[:, sub_policy] for name in ("_choice", "_probability", "_magnitude")
-        )
+        tables = [self.get_buffer(name).to(device) for name in ("_choice", "_probability", "_magnitude")]
+        sub_policy = torch.randint(0, tables[0].shape[1], shape[1:], generator=generator, device=device)
+        choice, probability, magnitude = (table[:, sub_policy] for table in tables)
         uniform = torch.rand(shape, generator=generator, device=device)
         return Draw(choice, uniform < probability, magnitude, sampling.fair_signs(shape, generator))
-
-    def _table(self, name: str) -> Tensor:
-        return self.get_buffer(name)
 
 
 def _read(step: str, index: dict[str, int]) -> tuple[float, float, float]:

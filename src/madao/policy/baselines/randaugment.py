@@ -9,16 +9,10 @@ from madao.policy.frozen import FrozenPolicy
 
 
 class RandAugment(FrozenPolicy):
-    """`n` operations in a row, equally likely, always applied, all at magnitude `m`.
+    """`n` operations in a row, equally likely, always applied, all at magnitude `m`: level 9 of 30 is m = 0.3.
 
-    The operations are the fourteen of the MADAO paper, with `Invert` and without the identity.
-
-    Args:
-        n: Number of operations in a row.
-        m: Magnitude in [0, 1]. Level 9 of RandAugment's 30 is 0.3.
-        operations: Operations to choose from.
-        fill: Colour that geometric operations leave outside the image, in [0, 1].
-        seed: Seed of the policy's own random numbers.
+    The operations are the fourteen of the MADAO paper, with `Invert` and without the identity. Other arguments are
+    those of `Policy`.
     """
 
     def __init__(

@@ -1,8 +1,5 @@
 """TrivialAugment (Müller & Hutter, 2021)."""
 
-import dataclasses
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
@@ -13,45 +10,30 @@ from madao.policy.base import AugmentationPolicy
 from madao.policy.draw import Draw
 from madao.policy.policy_tables import on_device
 
-
-@dataclasses.dataclass(frozen=True)
-class _Space:
-    """The ranges of one of TrivialAugment's spaces, in this package's units except for translation."""
-
-    limits: Mapping[str, float]
-    translation: float
-    """In pixels, at every image size."""
-
-
 _ENHANCED = ("Color", "Contrast", "Brightness", "Sharpness")
-_SPACES = {
-    "wide": _Space(
-        {"ShearX": 0.99, "ShearY": 0.99, "Rotate": 135, "Posterize": 2, **dict.fromkeys(_ENHANCED, 1.99)},
-        translation=32,
-    ),
-    "normal": _Space({**dict.fromkeys(_ENHANCED, 1.9)}, translation=10),
+_LIMITS = {
+    "wide": {"ShearX": 0.99, "ShearY": 0.99, "Rotate": 135, "Posterize": 2, **dict.fromkeys(_ENHANCED, 1.99)},
+    "normal": dict.fromkeys(_ENHANCED, 1.9),
 }
+_PIXELS = {"wide": 32, "normal": 10}
+"""The longest translation, at every image size."""
 
 
 class TrivialAugment(AugmentationPolicy):
     """One operation per image, equally likely, at a magnitude drawn evenly from 31 levels.
 
     The choices are the paper's operations without `Invert`, and the identity. A draw of the identity is an operation
-    that is not applied.
-
-    Args:
-        space: `"wide"` (rotation to 135°, translation to 32 pixels, …) or `"normal"` (30°, 10 pixels, …).
-        fill: Colour that geometric operations leave outside the image, in [0, 1].
-        seed: Seed of the policy's own random numbers.
+    that is not applied. The space is `"wide"` (rotation to 135°, translation to 32 pixels, …) or `"normal"` (30°, 10
+    pixels, …). Other arguments are those of `Policy`.
     """
 
     levels = 31
 
     def __init__(self, space: str = "wide", fill: Fill = 0.0, seed: int = 0) -> None:
-        if space not in _SPACES:
+        if space not in _LIMITS:
             raise ValueError(f"space must be 'wide' or 'normal', got {space!r}")
         # Translation to whole sides here; `sample` scales it to pixels when it knows the image.
-        limits = {**_SPACES[space].limits, "TranslateX": 1.0, "TranslateY": 1.0}
+        limits = {**_LIMITS[space], "TranslateX": 1.0, "TranslateY": 1.0}
         super().__init__(choose(PAPER, limits, exclude=["Invert"]), 1, fill, seed)
         self.space = space
 
@@ -74,9 +56,6 @@ class TrivialAugment(AugmentationPolicy):
 
     def _scale(self, images: Tensor) -> Tensor:
         """Return μ of the strongest level for each operation: 1, but for translation its pixels per side."""
-        pixels = _SPACES[self.space].translation
-        part = {
-            "TranslateX": pixels / max(images.shape[3], 1),
-            "TranslateY": pixels / max(images.shape[2], 1),
-        }
+        height, width = (max(side, 1) for side in images.shape[2:])
+        part = {"TranslateX": _PIXELS[self.space] / width, "TranslateY": _PIXELS[self.space] / height}
         return on_device(tuple(part.get(operation.name, 1.0) for operation in self.operations), images.device)

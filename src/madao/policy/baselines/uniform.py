@@ -14,16 +14,8 @@ from madao.policy.stages import OperationParams
 class Uniform(FrozenPolicy):
     """A fixed policy with the numbers that a learned `Policy` starts with.
 
-    Args:
-        stages: Number of operations in a row.
-        operations: Operations to choose from.
-        limits: Strongest value of some operations in real units.
-        exclude: Names of operations to leave out.
-        application: Probability that a drawn operation is applied.
-        magnitude: μ of every operation.
-        fill: Colour that geometric operations leave outside the image, in [0, 1].
-        magnitude_jitter: v in [0, 1]: draws have magnitudes from (1 − v) μ to μ.
-        seed: Seed of the policy's own random numbers.
+    `application` is the probability of every operation to be applied once drawn, and `magnitude` its μ. Other arguments
+    are those of `Policy`.
 
     Example:
         >>> augmented = madao.Uniform(magnitude=0.3)(images)

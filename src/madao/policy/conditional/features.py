@@ -36,16 +36,11 @@ def of_kinds(values: tuple[float, ...]) -> Tensor:
 
 @torch.no_grad()
 def features(images: Tensor) -> Tensor:
-    """Return means and deviations of the channels, how much neighbours differ, and the brightness of 4 × 4 patches.
+    """Return each image's features, `[B, 24]`, at least float32, without a gradient.
 
+    They are means and deviations of the channels, how much neighbours differ, and the brightness of 4 × 4 patches.
     Neighbours are pixels of a thumbnail of the luma, 16 × 16 means over areas, so the features hardly change with the
     image's size. The brightness of a patch is its mean in the thumbnail minus the mean of the whole.
-
-    Args:
-        images: `[B, C, H, W]`, C of 1 or 3, uint8 or float in [0, 1].
-
-    Returns:
-        `[B, 24]`, at least float32, without a gradient.
     """
     kind = torch.promote_types(images.dtype, torch.float32)
     if not len(images):
@@ -71,10 +66,9 @@ def features(images: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def _areas(side: int, device: torch.device, kind: torch.dtype) -> Tensor:
-    """Return the weight of each pixel of a side in each pixel of the thumbnail, `[16, side]`.
+    """Return the weight of each pixel of a side in each pixel of the thumbnail, `[16, side]`, as Pillow's BOX has them.
 
-    As in Pillow's resize with BOX, pixels with their centre within the area count equally. If there is none, the pixel
-    at the centre of the area counts alone.
+    Pixels with their centre within the area count equally. If there is none, the pixel at the centre counts alone.
     """
     with torch.inference_mode(False):  # a later caller may need gradients through it
         wide = side / THUMB

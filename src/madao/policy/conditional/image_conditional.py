@@ -2,36 +2,31 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from madao.ops.checks import check_images
+from madao.policy.conditional.conditional_policy import SHRINKAGE, ConditionalPolicy
 from madao.policy.conditional.features import CENTRES, KINDS, NAMES, SCALES, features, of_kinds
 from madao.policy.conditional.network import Layers, Network, Outputs
-from madao.policy.conditional.prior import SHRINKAGE, add_prior
 from madao.policy.conditional.rows import rows_of_features
-from madao.policy.learned import Policy
-from madao.policy.policy_tables import PolicyTables
 from madao.policy.spec import PolicySpec
 from madao.policy.stages import round_sig
 
 _FIXED = ("centre", "scale", "weights", "bias", "offset")
-_KINDS = Outputs._fields
 _CHUNK = 64
 """Images whose features are computed together: a thousand large ones would take gigabytes."""
 
 
-class ImagePolicy(Policy):
+class ImagePolicy(ConditionalPolicy):
     """A `Policy` whose logits depend on the image: image x has φ + V h(x) / √H, with φ shared by all images.
 
-    h(x) = tanh(W f(x) / √F + b) − c are H hidden units on F = 24 standardised features of the image: means and
-    deviations of its channels, how much neighbours differ, and the brightness of 4 × 4 patches
+    h(x) = tanh(W f(x) / √F + b) − c are H hidden units on F = 24 standardised features of the image
     (`madao.policy.conditional.features`). V starts at zero, so the draws are those of `Policy` until V learns. c is the
     mean of h, so φ is the mean of the images' logits. The properties `selection`, `application` and `magnitude` are
-    those of φ; `law_of(images)` returns those of given images.
+    those of φ; `tables_of(images)` returns those of given images.
 
     W and b are drawn from normal distributions and do not learn. The logits are then linear in V, and V has an unbiased
     gradient from the first step. A hidden layer that learns too would change the meaning of V through its noise
@@ -41,8 +36,7 @@ class ImagePolicy(Policy):
         stages: Number of operations in a row, K.
         units: Number of hidden units, H.
         shrinkage: λ; 0 for no prior.
-        **settings: Arguments of `Policy`: `operations`, `limits`, `exclude`, `fill`, `temperature`,
-            `application_temperature`, `magnitude_jitter`, `init_magnitude`, `seed`.
+        **settings: Further arguments of `Policy`.
 
     Example:
         >>> policy = madao.ImagePolicy()
@@ -52,14 +46,13 @@ class ImagePolicy(Policy):
 
     conditional_on = "image"
     uses_image = True
+    deviations = "outputs"
 
     def __init__(self, stages: int = 2, units: int = 16, shrinkage: float = SHRINKAGE, **settings: Any) -> None:
-        super().__init__(stages, **settings)
         if isinstance(units, bool) or not isinstance(units, int) or units < 1:
             raise ValueError(f"units must be a whole number of at least 1, got {units!r}")
-        if not shrinkage >= 0:
-            raise ValueError(f"shrinkage must be at least 0, got {shrinkage!r}")
-        self.units, self.shrinkage = units, shrinkage
+        super().__init__(stages, units, shrinkage, **settings)
+        self.units = units
         random = torch.Generator().manual_seed(settings.get("seed", 0))
         self.register_buffer("centre", of_kinds(CENTRES))
         self.register_buffer("scale", of_kinds(SCALES))
@@ -69,17 +62,11 @@ class ImagePolicy(Policy):
         self.register_buffer("weights", torch.randn(units, len(NAMES), generator=random) * weight)
         self.register_buffer("bias", torch.randn(units, generator=random))
         self.register_buffer("offset", self.get_buffer("bias").tanh())
-        for kind in _KINDS:
-            count = self.get_parameter(f"{kind}_logits").shape[1]
-            self.register_parameter(f"{kind}_outputs", nn.Parameter(torch.zeros(stages, units, count)))
 
     def standardise(self, images: Tensor) -> None:
-        """Centre and scale features and hidden units on these images; a thousand are enough.
+        """Centre and scale features and hidden units on images as the policy receives them; a thousand are enough.
 
         The default values are those of photographs. Call this before learning begins: it changes the meaning of V.
-
-        Args:
-            images: `[B, C, H, W]`, uint8 or float in [0, 1], as the policy receives them.
         """
         check_images(images)
         if len(images) < 2:
@@ -98,26 +85,14 @@ class ImagePolicy(Policy):
         check_images(images)
         return features(images)
 
-    def with_prior(self, gradients: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return the gradients with λ r V added to those of V; the shared part has no prior."""
-        return add_prior(self, gradients, "_outputs", self.shrinkage)
-
     def spec(self) -> PolicySpec:
         """Return the policy's present numbers: the shared part, and the network."""
-        selection, application, magnitude = (
-            self.get_parameter(f"{kind}_outputs").detach().transpose(1, 2).tolist() for kind in _KINDS
-        )
+        selection, application, magnitude = (part.detach().transpose(1, 2).tolist() for part in self._deviations())
         stages = []
-        for kinds in zip(selection, application, magnitude, strict=True):
-            strengths = iter(kinds[2])
-            stages.append(
-                tuple(
-                    Outputs(
-                        _rounded(chosen), _rounded(applied), _rounded(next(strengths)) if op.has_magnitude else None
-                    )
-                    for op, chosen, applied in zip(self.operations, kinds[0], kinds[1], strict=True)
-                )
-            )
+        for chosen, applied, learned in zip(selection, application, magnitude, strict=True):
+            strengths = map(_rounded, learned)
+            found = [next(strengths) if operation.has_magnitude else None for operation in self.operations]
+            stages.append(tuple(map(Outputs, map(_rounded, chosen), map(_rounded, applied), found)))
         weights = tuple(_rounded(row) for row in self.get_buffer("weights").tolist())
         vectors = {name: _rounded(self.get_buffer(name).tolist()) for name in _FIXED if name != "weights"}
         network = Network(weights=weights, stages=tuple(stages), **vectors)
@@ -137,24 +112,20 @@ class ImagePolicy(Policy):
             for name in _FIXED:
                 self.get_buffer(name).copy_(getattr(layers, name))
             outputs = layers.selection, layers.application, layers.magnitude[..., learned]
-            for kind, values in zip(_KINDS, outputs, strict=True):
-                self.get_parameter(f"{kind}_outputs").copy_(values)
+            for part, values in zip(self._deviations(), outputs, strict=True):
+                part.copy_(values)
 
     def _layers(self) -> Layers:
-        outputs = (self.get_parameter(f"{kind}_outputs") for kind in _KINDS)
-        return Layers(*(self.get_buffer(name) for name in _FIXED), *outputs)
+        return Layers(*(self.get_buffer(name) for name in _FIXED), *self._deviations())
 
-    def _tables(self, condition: Tensor | None, count: int) -> PolicyTables:
+    def _logits(self, condition: Tensor | None, count: int) -> tuple[tuple[Tensor, ...], Tensor | None]:
         found, rows = rows_of_features(condition, count, len(NAMES))
-        selection, application, magnitude = (
-            shared + departure
-            for shared, departure in zip(self._shared(), self._layers().departures(found), strict=True)
-        )
-        return PolicyTables(selection, application, self._spread(magnitude.sigmoid()), rows)
+        pairs = zip(self._shared(), self._layers().departures(found), strict=True)
+        return tuple(shared + departure for shared, departure in pairs), rows
 
     def extra_repr(self) -> str:
         """Return the settings that `print` shows."""
-        return f"units={self.units}, {super().extra_repr()}, shrinkage={self.shrinkage}"
+        return f"units={self.units}, {super().extra_repr()}"
 
 
 def _rounded(values: list[float]) -> tuple[float, ...]:

@@ -15,13 +15,7 @@ _LARGEST, _SMALLEST = 1e6, 1e-6
 
 
 class Outputs(NamedTuple):
-    """The amounts that hidden units add to the logits of one operation in one stage, one number per unit.
-
-    Attributes:
-        selection: Added to the selection logit.
-        application: Added to the application logit.
-        magnitude: Added to the logit of μ; None if the operation has no magnitude.
-    """
+    """The amounts that each hidden unit adds to the logits of one operation in one stage."""
 
     selection: Numbers
     application: Numbers
@@ -33,22 +27,14 @@ class Network:
     """One hidden layer as plain numbers, for files: h = tanh(W (f − centre) / scale / √F + b) − c, logits + V h / √H.
 
     f are the image's F features (`madao.policy.conditional.features`), H the number of hidden units.
-
-    Attributes:
-        centre: Mean of each feature, `[F]`.
-        scale: Standard deviation of each feature, `[F]`.
-        weights: W, F numbers for each hidden unit.
-        bias: b, one for each hidden unit.
-        offset: c, the mean of each hidden unit. With it, the logits' mean over images is the shared part.
-        stages: V, for each stage one `Outputs` of H numbers per operation.
     """
 
-    centre: Numbers
-    scale: Numbers
-    weights: tuple[Numbers, ...]
-    bias: Numbers
-    offset: Numbers
-    stages: tuple[tuple[Outputs, ...], ...]
+    centre: Numbers  # the mean of each feature
+    scale: Numbers  # the standard deviation of each feature
+    weights: tuple[Numbers, ...]  # W, F numbers for each hidden unit
+    bias: Numbers  # b
+    offset: Numbers  # c, the mean of each hidden unit; with it, the logits' mean over images is the shared part
+    stages: tuple[tuple[Outputs, ...], ...]  # V, for each stage one per operation
 
     def __post_init__(self) -> None:
         # Messages name the places of the policy file.
@@ -100,10 +86,7 @@ def _check(where: str, values: Numbers, count: int, what: str) -> None:
 
 
 class Layers(NamedTuple):
-    """The network as tensors.
-
-    `centre` and `scale` are `[F]`, `weights` `[H, F]`, `bias` and `offset` `[H]`, the outputs `[K, H, n]`.
-    """
+    """The network as tensors: `[F]`, `[F]`, `[H, F]`, `[H]`, `[H]`, and the outputs `[K, H, n]`."""
 
     centre: Tensor
     scale: Tensor
@@ -120,11 +103,7 @@ class Layers(NamedTuple):
         return torch.tanh((inputs[:, None] * self.weights).sum(-1) + self.bias) - self.offset
 
     def departures(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the amounts added to each image's logits of selection, application and magnitude, `[K, B, n]` each.
-
-        Args:
-            features: Features of the images, `[B, F]`.
-        """
+        """Return the amounts added to each image's logits of selection, application and magnitude, `[K, B, n]` each."""
         hidden = self.hidden(features)[:, :, None] / math.sqrt(len(self.weights))
 
         def added(outputs: Tensor) -> Tensor:

@@ -9,13 +9,7 @@ _WHOLE = (torch.int64, torch.int32, torch.int16, torch.uint8)
 
 
 def rows_of_labels(labels: Tensor | None, count: int, classes: Sequence[str]) -> Tensor:
-    """Return each image's row in tables with one row per class.
-
-    Args:
-        labels: The class of each image, as an index into `classes`.
-        count: Number of images.
-        classes: The policy's classes.
-    """
+    """Return each image's row in tables with one row per class."""
     if labels is None:
         raise ValueError(
             f"this policy has a part for each of {len(classes)} classes and needs the images' labels; give "
@@ -32,13 +26,7 @@ def rows_of_labels(labels: Tensor | None, count: int, classes: Sequence[str]) ->
 
 
 def rows_of_features(features: Tensor | None, count: int, numbers: int) -> tuple[Tensor, Tensor]:
-    """Return the features and each image's row, in tables with one row per image.
-
-    Args:
-        features: Features of each image, `[B, numbers]`.
-        count: Number of images.
-        numbers: Number of features that the policy reads.
-    """
+    """Return the features `[B, numbers]` and each image's row, in tables with one row per image."""
     if features is None:
         raise ValueError(
             "this policy's probabilities depend on the images, and a draw does not hold them; give "

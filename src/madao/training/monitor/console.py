@@ -14,15 +14,9 @@ from madao.text import printable
 
 
 class Console:
-    """Shows the progress of a run.
+    """A console that shows the progress of a run of `total` steps, with its title before each line.
 
-    Args:
-        title: The name before each line.
-        total: The number of steps of the run.
-        speaks: Whether anything is shown. Of several processes only the first one speaks.
-        stream: The stream to write to. By default standard output.
-        metric_name: The name of the validation error.
-        train_metric_name: The name of the training error.
+    Of several processes only the first one `speaks`. The stream is by default standard output.
     """
 
     def __init__(
@@ -76,15 +70,10 @@ class Console:
         model_rate: float | None = None,
         evaluated: bool = True,
     ) -> None:
-        """Show a line for an epoch that is over.
+        """Show a line for an epoch that is over, from its row of metrics.csv.
 
-        Args:
-            row: Its row of metrics.csv.
-            epochs: The number of epochs of the run.
-            rate: Its images per second.
-            policy: The policy, if any.
-            model_rate: The rate of a model that never waits for images, if it is known.
-            evaluated: Whether this epoch was due for evaluation. Without a bar, other epochs have no line.
+        Without a bar, only epochs that were `evaluated` have a line. `rate` is images per second, and `model_rate` that
+        of a model that never waits for images, if it is known.
         """
         parts = [f"epoch {row['epoch']}/{epochs}", f"loss {row['train_loss']:.3f}"]
         if not evaluated and self._progress is None:

@@ -12,15 +12,10 @@ _NEVER = torch.iinfo(torch.int64).max
 
 
 class EpochMetrics:
-    """Sums over the training images of an epoch.
+    """Sums over the training images of an epoch, of which `images` were seen so far.
 
-    Args:
-        device: The device of the sums.
-        ranks: The processes that each add their part of every batch. Numbers are totals of all
-            processes, which must read them at the same time.
-
-    Attributes:
-        images: The number of images so far.
+    Each of the `ranks` adds its part of every batch. Numbers are totals of all processes, which must read them at the
+    same time.
     """
 
     def __init__(self, device: torch.device, ranks: ProcessGroup | None = None) -> None:

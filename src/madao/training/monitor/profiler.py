@@ -15,13 +15,11 @@ Batch = TypeVar("Batch")
 
 
 class Profiler:
-    """A profiler of each epoch, also of one that was interrupted and resumed.
+    """A profiler of each epoch, also of a resumed one. It measures the wait for images where training `reads` them.
 
-    Args:
-        device: The device of training. On a GPU, memory is all that torch holds there. Inner and outer steps share the
-            memory of CUDA graphs: the peak before the first outer step is the memory of training without a policy. On
-            the CPU, memory is the peak of the whole process, of which the parts are not known.
-        reads: Whether images are read during training, so that the model may wait for them.
+    On a GPU, memory is all that torch holds there. Inner and outer steps share the memory of CUDA graphs: the peak
+    before the first outer step is the memory of training without a policy. On the CPU, memory is the peak of the whole
+    process, of which the parts are not known.
     """
 
     def __init__(self, device: torch.device, reads: bool = False) -> None:
@@ -103,10 +101,7 @@ class Profiler:
             self._close()
 
     def read(self) -> dict[str, float | None]:
-        """Return seconds in outer steps, peak memory in MiB without and within them, and seconds of waiting.
-
-        A number that is not known is None.
-        """
+        """Return seconds in outer steps, peak MiB without and within them, and seconds of waiting; None if unknown."""
         self._close_all()
         inner = self._inner_peak if self._outer_peak else self._peak()
         return {
@@ -146,20 +141,13 @@ class Profiler:
         return time.monotonic()
 
     def _peak(self) -> int:
-        """Return the peak memory since the epoch began."""
         return 0 if self._cuda is None else torch.cuda.max_memory_reserved(self._cuda)
 
 
 def timing_row(seconds: float, rate: float, cost: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return an epoch's row of timing.csv.
+    """Return an epoch's row of timing.csv, with the rate of a model that never waits for images.
 
-    Args:
-        seconds: The seconds of the epoch.
-        rate: Its images per second.
-        cost: The numbers of `Profiler.read`; `waiting_seconds` is None where images are in memory.
-
-    Returns:
-        All of these, and `model_images_per_second`: the rate of a model that never waits for images.
+    `cost` are the numbers of `Profiler.read`; `waiting_seconds` is None where images are in memory.
     """
     waiting = cost["waiting_seconds"]
     model_rate = None if waiting is None or waiting >= seconds else rate * seconds / (seconds - waiting)
