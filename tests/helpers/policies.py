@@ -33,6 +33,11 @@ def fields(draw: Draw | BaseDraw) -> list[Tensor]:
     return [value for value in values if value is not None]
 
 
+def equal(one: nn.Module, other: nn.Module) -> bool:
+    """Return whether two modules have the same parameters to the bit."""
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
 def logits_of(policy: Policy, kind: str, condition: Tensor) -> Tensor:
     """Compute the logits `[stages, images, operations]` of a conditional policy by their definition."""
     shared = policy.get_parameter(f"{kind}_logits")[:, None]
@@ -54,4 +59,13 @@ def inverting_dark() -> ImagePolicy:
         policy.selection_logits[:, 0] = 50
         policy.application_logits.zero_()
         policy.get_parameter("application_outputs").fill_(60)
+    return policy
+
+
+def inverting_class(inverted: int, classes: int) -> ClassPolicy:
+    """Return a policy that always inverts images of one class and never others."""
+    policy = ClassPolicy(classes, 1, operations=["Invert", "Equalize"])
+    with torch.no_grad():
+        policy.selection_logits[:, 0] = 50
+        policy.get_parameter("application_deviations").fill_(-50)[:, inverted] = 50
     return policy
