@@ -127,16 +127,6 @@ def test_shape_dtype_range_and_no_write(operation: Operation, shape: tuple[int, 
         assert result.max() <= 1 + 1e-6
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-@pytest.mark.parametrize("operation", ALL, ids=by_name)
-def test_batched_equals_one_by_one(operation: Operation, dtype: torch.dtype) -> None:
-    images = batch(dtype, 6, 3, 17, 23)
-    magnitude, sign = strengths(6)
-    together = operation(images, magnitude, sign)
-    apart = torch.cat([operation(images[i : i + 1], magnitude[i : i + 1], sign[i : i + 1]) for i in range(6)])
-    torch.testing.assert_close(together, apart, rtol=0, atol=0 if dtype == torch.uint8 else 1e-6)
-
-
 @pytest.mark.parametrize("operation", ALL, ids=by_name)
 def test_memory_layout_does_not_matter(operation: Operation) -> None:
     images = batch(torch.uint8, 4, 3, 8, 9)

@@ -44,17 +44,6 @@ def test_the_whole_image_is_itself(crops: Tensor) -> None:
     torch.testing.assert_close(result, precise, rtol=0, atol=1e-12)
 
 
-def test_a_flipped_box_is_mirrored(crops: Tensor) -> None:
-    flipped = torch.arange(16) % 3 == 0
-    whole = resized_crop(crops, boxes(*[WHOLE] * 16), flipped, 32, 40)
-    assert torch.equal(whole[flipped], crops[flipped].flip(3))
-    assert torch.equal(whole[~flipped], crops[~flipped])
-    box = boxes(*[(0.1, 0.3, 0.5, 0.6)] * 16)
-    straight = resized_crop(crops / 255, box, torch.zeros(16, dtype=torch.bool), 24, 24)
-    mirrored = resized_crop(crops / 255, box, torch.ones(16, dtype=torch.bool), 24, 24)
-    torch.testing.assert_close(mirrored, straight.flip(3), rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize(("height", "width"), [(24, 24), (32, 40), (48, 60), (9, 7)])
 def test_equals_scipy_at_any_box_to_its_edges(crops: Tensor, height: int, width: int) -> None:
     generator = torch.Generator().manual_seed(0)
