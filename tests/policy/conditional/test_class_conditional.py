@@ -28,6 +28,8 @@ def test_each_class_has_a_spec_of_its_own() -> None:
         assert spec.of_class(name) == single.spec()
     again = ClassPolicy.from_spec(spec)
     torch.testing.assert_close(again.spec().tables(), spec.tables(), rtol=1e-4, atol=1e-5)
+    shares = spec.tables(torch.float64)[0].sum(-1)
+    torch.testing.assert_close(shares, torch.ones_like(shares), rtol=0, atol=1e-12)
     torch.testing.assert_close(again.magnitude_logits, policy.magnitude_logits, rtol=1e-3, atol=1e-3)
 
 
