@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.exported import uneven, write
 
-BLOCKED = ("lightning_fabric", "jsonargparse", "rich", "sklearn", "scipy")
+BLOCKED: tuple[str, ...] = ("lightning_fabric", "jsonargparse", "rich", "sklearn", "scipy")
 BLOCKED += ("tensorboard", "yaml", "matplotlib", "plotly")
 
 BLOCKER = """

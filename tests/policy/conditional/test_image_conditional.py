@@ -94,8 +94,8 @@ def test_files_with_an_invalid_network_are_refused(path: list[Any], value: objec
 
 
 SPEC = learned().spec()
-NETWORK = SPEC.network
-assert isinstance(NETWORK, Network)
+assert isinstance(SPEC.network, Network)
+NETWORK: Network = SPEC.network
 UNKNOWN = NETWORK.stages[0][0]._replace(magnitude=None), *NETWORK.stages[0][1:]
 
 
