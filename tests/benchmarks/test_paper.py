@@ -180,10 +180,8 @@ def test_costs_are_those_of_all_seeds(tmp_path: Path, monkeypatch: pytest.Monkey
         name: {"seed": int(name[-1]), "minutes": minutes, "memory_mib": memory}
         for name, (minutes, memory) in {**costs, "uniform 0": (None, None)}.items()
     }
-    entry, columns = (
-        entries.Entry("cifar10-wrn-28-2", ["base", "learned", "uniform"]),
-        {"base": "crops", "learned": "learned", "uniform": "all"},
-    )
+    columns = {"base": "crops", "learned": "learned", "uniform": "all"}
+    entry = entries.Entry("cifar10-wrn-28-2", [*columns])
     assert entries.cost_table([entry], tmp_path, columns) == ""
     entry.path(tmp_path).write_text(json.dumps({"settings": {"epochs": 200, "batch_size": 128}, "cells": cells}))
     assert entries.cost_table([entry], tmp_path, columns).splitlines() == [
@@ -225,7 +223,7 @@ def test_the_papers_tables_and_figures_are_rebuilt_from_records(
     results.mkdir()
     rehearsal = record(read_runs(tmp_path / "runs", ["learned", "uniform"]), {}, {})
     entry.path(results).write_text(rehearsal)
-    with pytest.raises(SystemExit, match="has cells whose epochs is not 200"):
+    with pytest.raises(SystemExit, match="200"):
         entry.cells(results)
     steps = record(read_runs(tmp_path / "runs", ["s60"]), {}, {})
     short = results / "paper-cifar10-wrn-28-2-60.json"

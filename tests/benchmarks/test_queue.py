@@ -141,7 +141,7 @@ def test_a_queue_names_no_cell_twice(logic: Any, tmp_path: Path) -> None:
     line = {"recipe": "cifar10-wrn-28-2", "method": "uniform", "seed": 0, "seconds": 1, "start": 1, "memory": 1}
     path = tmp_path / "queue.yaml"
     path.write_text(yaml.safe_dump({"settings": {}, "sharing": {}, "cells": [line, {**line, "seed": 1}, line]}))
-    with pytest.raises(SystemExit, match="twice: cifar10-wrn-28-2 uniform 0"):
+    with pytest.raises(SystemExit, match="uniform 0"):
         logic.read_queue(path)
 
 
@@ -167,10 +167,7 @@ def _run(queue: Path, out: Path, minutes: float) -> subprocess.CompletedProcess[
 @pytest.mark.slow
 def test_a_call_ends_in_time_and_the_next_one_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "runs"
-    never = {
-        "evaluate_every": 100_000,
-        "checkpoint_every": 100_000,
-    }  # only cells that are told to stop write checkpoints
+    never = dict.fromkeys(("evaluate_every", "checkpoint_every"), 100_000)  # only cells that are told to stop write any
     endless = _queue(tmp_path / "queue.yaml", 100_000, 1, [("base", 0)], **never)
     reached = [0]
     for minutes in (0.5, 0.3):  # without its checkpoint the second call would get less far than the first
@@ -251,6 +248,6 @@ def test_cifar100_trees_become_files_that_torchvision_reads(tmp_path: Path, monk
     with pytest.raises(RuntimeError, match="corrupted"):
         CIFAR100(str(tmp_path))
     Image.new("L", (32, 32)).save(tmp_path / "tree" / "train" / "cup" / "grey.png")
-    with pytest.raises(SystemExit, match="expected uint8"):
+    with pytest.raises(SystemExit, match="uint8"):
         convert.cifar100(tmp_path / "tree", tmp_path)
     assert convert.accept_converted(tmp_path / "tree") == []

@@ -111,13 +111,13 @@ def test_shards_divide_a_batch() -> None:
 
 def test_unrolling_is_for_one_process() -> None:
     problem = quadratic().problem
-    with pytest.raises(ValueError, match="Unrolled does not work over several processes"):
+    with pytest.raises(ValueError, match="Unrolled"):
         hypergradient(dataclasses.replace(problem, ranks=ProcessGroup(0, 2)), Unrolled(2))
 
 
 def test_batch_statistics_are_shared_by_gpus_only() -> None:
     network, gpu = nn.Sequential(nn.BatchNorm2d(3)), torch.device("cuda", 0)
-    with pytest.raises(SharedError, match="needs GPUs"):
+    with pytest.raises(SharedError, match="GPU"):
         convert_sync_batchnorm(network, torch.device("cpu"))
     with pytest.raises(SharedError, match=r"outer\.model_mode"):
         convert_sync_batchnorm(network, gpu, twice=True)
@@ -143,7 +143,7 @@ def test_an_error_of_the_first_process_stops_the_others() -> None:
     object.__setattr__(other, "says", (None, "no disk"))
     with pytest.raises(SharedError, match="no disk"):
         rank_zero_first(other, lambda: None)
-    with pytest.raises(ValueError, match="of the program"):
+    with pytest.raises(ValueError, match="program"):
         rank_zero_first(ProcessGroup(), _fails)
     assert rank_zero_first(ProcessGroup(), lambda: 3) == 3
 

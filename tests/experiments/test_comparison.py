@@ -75,7 +75,7 @@ def test_table_and_record_are_written_after_each_cell_and_a_full_disk_stops_noth
 
 def test_two_commands_do_not_share_a_folder(tmp_path: Path) -> None:
     first, second = (Comparison(plan(tmp_path / "cells", "base")) for _ in range(2))
-    with first.begin(), pytest.raises(UserError, match="another process"), second.begin():
+    with first.begin(), pytest.raises(UserError, match="process"), second.begin():
         pass
 
 

@@ -104,7 +104,7 @@ def ends(config: TrainConfig, name: str, size: int, channel: Connection, first: 
 
 def test_one_failure_stops_no_other_job_and_each_end_is_told(tmp_path: Path) -> None:
     told: list[tuple[str, str | None]] = []
-    names = ["killed", "tells a", "fails 3", "good", "tells b"]
+    names = ["killed", "tells a", "fails 3", "good", "tells b", "fails 0"]  # and the last without a result
     write_run(tmp_path / "finished", epochs=1)
     pool = JobPool(1, lambda job, problem: told.append((job.name, problem)), ends)
     pool.run(job(tmp_path, name) for name in ["finished", *names])

@@ -119,14 +119,14 @@ def test_a_storage_that_is_locked_for_a_moment_is_waited_for(tmp_path: Path, mon
 
     assert found._use(locked) == "done"
     failures = iter(range(99))
-    with pytest.raises(UserError, match=r"search\.storage.*database is locked"):
+    with pytest.raises(UserError, match=r"search\.storage"):
         found._use(locked)
 
 
 def test_without_optuna_only_a_shared_search_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert MagnitudeSearch(tmp_path / "search.json", 1).next() == 0.39
-    with pytest.raises(UserError, match=r"pip install 'madao\[search\]'"):
+    with pytest.raises(UserError, match=r"madao\[search\]"):
         SharedSearch(tmp_path / "search.json", 1, 1, "sqlite://", "test")
 
 

@@ -1,41 +1,29 @@
 """Exports of policies that depend on the image."""
 
-import random
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from scipy import stats
 from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from madao import ImagePolicy, PolicySpec, load_policy
-from madao.cli import main
+from madao import ImagePolicy, PolicySpec
 from madao.export import albumentations as for_albumentations
-from madao.export import export, image_conditional
+from madao.export import image_conditional
 from madao.export import timm as for_timm
 from madao.export.single_image import ImageAugmenter, Step, from_pil, to_pil
 from madao.export.torchvision import PolicyTransform
 from madao.policy import FrozenPolicy
 from madao.policy.conditional.features import features
-from tests.helpers.exported import assert_tidy, load, single, write
-from tests.helpers.policies import inverting_dark, scattered
+from tests.helpers.exported import assert_tidy, load, single
+from tests.helpers.policies import inverting_dark, scattered, seeded
 
-GENERATOR = torch.Generator().manual_seed(0)
-IMAGES = (
-    (
-        torch.rand(40, 3, 12, 10, generator=GENERATOR)
-        * torch.linspace(0.1, 1, 40).reshape(-1, 1, 1, 1)
-        * torch.linspace(0.2, 1, 10)
-    )
-    .mul(255)
-    .to(torch.uint8)
-)
+SHADES = torch.linspace(0.1, 1, 40).reshape(-1, 1, 1, 1) * torch.linspace(0.2, 1, 10)
+IMAGES = (255 * torch.rand(40, 3, 12, 10, generator=seeded(0)) * SHADES).to(torch.uint8)
 DARK, LIGHT = torch.full((3, 8, 8), 20, dtype=torch.uint8), torch.full((3, 8, 8), 230, dtype=torch.uint8)
 
 
@@ -46,12 +34,6 @@ def uneven() -> PolicySpec:
 
 
 SPEC = uneven()
-
-
-def loaded(folder: Path) -> FrozenPolicy:
-    policy = load_policy(write(SPEC, "json", folder))
-    assert isinstance(policy, FrozenPolicy)
-    return policy
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
@@ -68,7 +50,7 @@ def test_features_from_pillow_equal_those_from_torch(mode: str, size: tuple[int,
 
 def test_the_python_file_has_the_probabilities_of_the_image(tmp_path: Path) -> None:
     module = load(SPEC, "python", tmp_path)
-    selection, application, magnitude = loaded(tmp_path).tables_of(IMAGES)
+    selection, application, magnitude = FrozenPolicy(SPEC).tables_of(IMAGES)
     names = {operation.name.lower(): index for index, operation in enumerate(SPEC.operations)}
     for number in range(0, 40, 7):
         found = module.law(to_pil(IMAGES[number]), module.FEATURES, module.UNITS, module.STAGES)
@@ -92,49 +74,6 @@ def test_the_python_file_has_the_probabilities_of_the_image(tmp_path: Path) -> N
     assert not re.search(r"^(import|from) (?!math|random|PIL)", text, re.MULTILINE)
 
 
-def draws(target: str, folder: Path, image: Tensor, count: int) -> list[list[tuple[str, bool]]]:
-    module = load(SPEC, target, folder)
-    shown = to_pil(image)
-    names = [operation.name.lower() for operation in SPEC.operations]
-    if target == "python":
-        transform = module.PolicyTransform(random.Random(0))
-        drawn = [transform.draw(shown) for _ in range(count)]
-        return [[(function.__name__, applied) for function, applied, _ in steps] for steps in drawn]
-    torch.manual_seed(0)
-    each: Any
-    if target == "albumentations":
-        module.transform.set_random_seed(0)
-        array = np.asarray(shown)
-        each = [module.transform.get_params_dependent_on_data({}, {"image": array})["steps"] for _ in range(count)]
-        return [[(names[step[0]], step[1]) for step in steps] for steps in each]
-    if target == "timm":
-        each = [module.transform.sample(shown) for _ in range(count)]
-    else:
-        each = module.transform.make_params([image.expand(count, -1, -1, -1)])["steps"]
-    return [[(names[step.operation], step.applied) for step in steps] for steps in each]
-
-
-@pytest.mark.parametrize("target", ["torchvision", "albumentations", "timm", "python"])
-def test_exported_files_draw_with_the_probabilities_of_the_image(target: str, tmp_path: Path) -> None:
-    count, pair = 1200, IMAGES[[2, 37]]
-    selection, application, _ = (table.double() for table in loaded(tmp_path).tables_of(pair))
-    selection /= selection.sum(-1, keepdim=True)
-    for number in range(2):
-        found = draws(target, tmp_path, pair[number], count)
-        for stage in range(2):
-            names = [steps[stage][0] for steps in found]
-            seen = np.array([names.count(operation.name.lower()) for operation in SPEC.operations])
-            expected, other = (count * selection[stage, which].numpy() for which in (number, 1 - number))
-            often = expected > 5
-            rest = [[*values[often], values[~often].sum()] for values in (seen, expected, other)]
-            kept = slice(None) if (~often).any() else slice(-1)
-            assert stats.chisquare(rest[0][kept], rest[1][kept]).pvalue > 1e-4
-            assert np.abs(seen - other).sum() > 3 * np.abs(seen - expected).sum()
-            applied = sum(steps[stage][1] for steps in found)
-            chance = float((selection * application).sum(-1)[stage, number])
-            assert stats.binomtest(applied, count, chance).pvalue > 1e-5
-
-
 def test_libraries_draw_by_the_image_they_augment(tmp_path: Path) -> None:
     spec = inverting_dark().spec()
     torchvision = PolicyTransform(spec)
@@ -156,7 +95,7 @@ def test_libraries_draw_by_the_image_they_augment(tmp_path: Path) -> None:
     assert torchvision(torch.zeros(0, 3, 8, 8)).shape == (0, 3, 8, 8)
 
     timm = for_timm.PolicyTransform(spec)
-    with pytest.raises(ValueError, match=r"must have mode L or RGB, got RGBA; convert it first"):
+    with pytest.raises(ValueError, match="RGBA"):
         timm(Image.new("RGBA", (8, 8)))
     albumentations = for_albumentations.PolicyTransform(spec)
     python = load(spec, "python", tmp_path).transform
@@ -171,20 +110,6 @@ def test_libraries_draw_by_the_image_they_augment(tmp_path: Path) -> None:
         assert (albumentations(volumes=np.stack([array, array])[None])["volumes"] == level).all()
         floats = albumentations(image=(array / 255).astype(np.float32))["image"]
         assert floats == pytest.approx(level / 255, abs=1e-5)
-
-
-def test_kornia_refuses_policies_that_depend_on_the_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = tmp_path / "policy.json"
-    SPEC.save(source)
-    with pytest.raises(ValueError, match="kornia draws before it sees the images; export to torchvision"):
-        export(SPEC, "kornia")
-    assert main(["export", str(source), "--to", "kornia", "--out", str(tmp_path / "a.py")]) == 2
-    assert "--label shared" in capsys.readouterr().err
-    assert main(["export", str(source), "--to", "kornia", "--label", "shared", "--out", str(tmp_path / "a.py")]) == 0
-    assert main(["export", str(source), "--to", "json", "--label", "cat", "--out", str(tmp_path / "b.json")]) == 2
-    assert "unknown class 'cat'; this policy has none" in capsys.readouterr().err
-    with pytest.raises(ValueError, match=r"depends on the image: call sample\(image=image\)"):
-        ImageAugmenter(SPEC).sample()
 
 
 def test_the_file_draws_where_logits_are_large(tmp_path: Path) -> None:

@@ -1,8 +1,4 @@
-"""For the same draw, every export gives the images of `FrozenPolicy.augment`.
-
-They are equal bit for bit if madao's operations run. The Python file may differ by one level in geometric operations:
-Pillow truncates, and madao truncates after adding 1/32 of a level.
-"""
+"""For the same draw, every export gives the images of `FrozenPolicy.augment`, the Python file to one level."""
 
 from pathlib import Path
 

@@ -17,20 +17,41 @@ from madao.export.albumentations import PolicyTransform as ForAlbumentations
 from madao.export.kornia import PolicyTransform as ForKornia
 from madao.export.timm import PolicyTransform as ForTimm
 from madao.export.timm import insert
+from madao.export.torchvision import PolicyTransform as ForTorchvision
 from tests.helpers.exported import single, uneven, with_swirl
+
+TRANSFORMS: dict[str, Callable[..., Any]] = {
+    "torchvision": ForTorchvision,
+    "albumentations": ForAlbumentations,
+    "kornia": ForKornia,
+    "timm": ForTimm,
+}
 
 
 def array(*shape: int) -> Any:
     return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
 
 
-def test_albumentations_seed_of_compose_decides() -> None:
-    image = array(16, 20, 3)
-    runs = []
-    for seed in (0, 0, 1):
-        pipeline = albumentations.Compose([albumentations.HorizontalFlip(), ForAlbumentations(uneven())], seed=seed)
-        runs.append([pipeline(image=image)["image"].tobytes() for _ in range(30)])
+def images_of(target: str, seed: int) -> list[bytes]:
+    """Return twenty augmented images of a transform that was pickled, for a seed."""
+    pixels = array(16, 20, 3)
+    transform: Any = pickle.loads(pickle.dumps(TRANSFORMS[target](uneven())))
+    torch.manual_seed(seed)
+    if target == "albumentations":
+        pipeline = albumentations.Compose([albumentations.HorizontalFlip(), transform], seed=seed)
+        return [pipeline(image=pixels)["image"].tobytes() for _ in range(20)]
+    if target == "timm":
+        return [transform(Image.fromarray(pixels)).tobytes() for _ in range(20)]
+    image = torch.from_numpy(pixels.transpose(2, 0, 1))
+    image = image[None] / 255 if target == "kornia" else image
+    return [transform(image).numpy().tobytes() for _ in range(20)]
+
+
+@pytest.mark.parametrize("target", TRANSFORMS)
+def test_the_seed_decides(target: str) -> None:
+    runs = [images_of(target, seed) for seed in (0, 0, 1)]
     assert runs[0] == runs[1] != runs[2]
+    assert len(set(runs[0])) > 5
 
 
 def test_albumentations_writes_itself_and_reads_itself() -> None:
@@ -68,7 +89,7 @@ def test_albumentations_takes_grey_images_and_several_at_once() -> None:
         assert found["images"].shape == images.shape
         assert all(np.array_equal(found["images"][0], other) for other in found["images"])
         assert found["masks"].dtype == masks.dtype
-    with pytest.raises(ValueError, match="got 5"):
+    with pytest.raises(ValueError, match="5"):
         ForAlbumentations(single("Invert", 0.0))(image=array(4, 4, 5))
     with pytest.raises(ValueError, match="Swirl"):
         ForAlbumentations(with_swirl(1e-9))(image=array(4, 4, 3), mask=array(4, 4))
@@ -88,17 +109,14 @@ def test_albumentations_boxes_pushed_out_of_the_frame_are_dropped() -> None:
     np.testing.assert_allclose(left["b",], [[5, 2, 20, 10]], atol=1e-3)
 
 
-def test_kornia_replays_and_obeys_the_seed() -> None:
+def test_kornia_replays() -> None:
     images = torch.rand(8, 3, 16, 20)
     transform = ForKornia(uneven())
-    torch.manual_seed(0)
     first = transform(images)
     params = {name: value.clone() for name, value in transform._params.items()}
     second = transform(images)
     assert not torch.equal(first, second)
     assert torch.equal(transform(images, params=params), first)
-    torch.manual_seed(0)
-    assert torch.equal(transform(images), first)
     assert {tuple(row) for row in params["choice"].tolist()} != {tuple(params["choice"][0].tolist())}
 
 
@@ -115,15 +133,16 @@ def test_kornia_options() -> None:
     inverted = (half(images.repeat(20, 1, 1, 1)) != images.repeat(20, 1, 1, 1)).flatten(1).any(1)
     assert 30 < inverted.sum() < 90
     assert repr(same) == "PolicyTransform(stages=3, operations=14, p=1.0)"
-    with pytest.raises(ValueError, match="got values"):
+    with pytest.raises(ValueError, match="values"):
         same(images * 255)
-    pipeline = AugmentationSequential(ForKornia(single("Rotate", 0.5)), data_keys=["input"])
-    found = pipeline(images)
+    rotate = ForKornia(single("Rotate", 0.5))
+    assert torch.autograd.grad(rotate(images.requires_grad_()).sum(), images)[0].any()
+    pipeline = AugmentationSequential(rotate, data_keys=["input"])
     with pytest.raises(NotImplementedError):
-        pipeline.inverse(found)
+        pipeline.inverse(pipeline(images))
 
 
-def test_kornia_after_another_augmentation_and_pickled() -> None:
+def test_kornia_after_another_augmentation() -> None:
     torch.manual_seed(0)
     pipeline = AugmentationSequential(RandomHorizontalFlip(), ForKornia(uneven()), data_keys=["input", "mask"])
     images = torch.rand(4, 1, 16, 20)
@@ -131,11 +150,6 @@ def test_kornia_after_another_augmentation_and_pickled() -> None:
     found, moved = pipeline(images, masks)
     assert found.shape == images.shape
     assert set(moved.unique().tolist()) <= set(range(9))
-    again = pickle.loads(pickle.dumps(ForKornia(uneven())))
-    torch.manual_seed(1)
-    expected = ForKornia(uneven())(images)
-    torch.manual_seed(1)
-    assert torch.equal(again(images), expected)
     box, point = torch.tensor([[[1.0, 2.0, 5.0, 7.0]]]).repeat(4, 1, 1), torch.tensor([[[1.0, 2.0]]]).repeat(4, 1, 1)
     assert torch.equal(ForKornia(with_swirl())(images), images.flip(-1))
     for key, beside in (("mask", masks), ("bbox_xyxy", box), ("keypoints", point)):
@@ -144,26 +158,12 @@ def test_kornia_after_another_augmentation_and_pickled() -> None:
             refusing(images, beside)
 
 
-def test_kornia_gradients_reach_the_images() -> None:
-    images = torch.rand(4, 3, 16, 20, requires_grad=True)
-    ForKornia(single("Rotate", 0.5))(images).sum().backward()
-    assert images.grad is not None
-    assert images.grad.abs().sum() > 0
-
-
 @pytest.mark.parametrize("prefetcher", [False, True])
 @pytest.mark.parametrize("mode", ["rrc", "rkrc"])
 def test_timm_puts_it_behind_crop_and_flip(prefetcher: bool, mode: str) -> None:
     transform = ForTimm(uneven())
-    pipeline = create_transform(
-        32,
-        is_training=True,
-        auto_augment=None,
-        vflip=0.1,
-        use_prefetcher=prefetcher,
-        re_prob=0.5,
-        train_crop_mode=mode,
-    )
+    settings: dict[str, Any] = {"vflip": 0.1, "use_prefetcher": prefetcher, "re_prob": 0.5, "train_crop_mode": mode}
+    pipeline = create_transform(32, is_training=True, auto_augment=None, **settings)
     assert insert(transform, pipeline) is pipeline
     names = [type(step).__name__ for step in pipeline.transforms]
     position = names.index("PolicyTransform")
@@ -180,18 +180,8 @@ def test_timm_in_three_parts_and_mistakes() -> None:
     insert(transform, parts)
     assert parts[1].transforms[0] is transform
     taken = create_transform(32, is_training=True, auto_augment="rand-m9-n2")
-    with pytest.raises(ValueError, match=r"there is a RandAugment already; call .* with auto_augment=None"):
+    with pytest.raises(ValueError, match="RandAugment"):
         insert(transform, taken)
-    with pytest.raises(TypeError, match=r"the Compose .* got int"):
+    with pytest.raises(TypeError, match="int"):
         insert(transform, 3)
     assert repr(transform).startswith("PolicyTransform(n=3, ops=\n\tstage 1")
-
-
-def test_timm_obeys_torchs_seed_and_can_be_pickled() -> None:
-    transform: Callable[[Image.Image], Image.Image] = pickle.loads(pickle.dumps(ForTimm(uneven())))
-    image = Image.fromarray(array(20, 30, 3))
-    runs = []
-    for seed in (0, 0, 1):
-        torch.manual_seed(seed)
-        runs.append([transform(image).tobytes() for _ in range(20)])
-    assert runs[0] == runs[1] != runs[2]

@@ -36,7 +36,7 @@ def test_the_file_is_tidy(spec: PolicySpec, tmp_path: Path) -> None:
 
 
 def test_an_operation_of_ones_own_cannot_go_along() -> None:
-    with pytest.raises(ValueError, match="Swirl is a registered operation, which a file without madao cannot contain"):
+    with pytest.raises(ValueError, match="Swirl"):
         export(with_swirl(), "python")
 
 
@@ -53,10 +53,10 @@ def test_draws_can_be_repeated_and_images_are_checked(tmp_path: Path) -> None:
     random.seed(5)
     assert module.transform(image).tobytes() == first
     assert pickle.loads(pickle.dumps(module.PolicyTransform()))(image).size == image.size
-    with pytest.raises(ValueError, match=r"mode L or RGB, got RGBA; use image.convert\('RGB'\)"):
+    with pytest.raises(ValueError, match="RGBA"):
         module.transform(image.convert("RGBA"))
     coloured = load(single("Rotate", 1.0, (0.1, 0.2, 0.3)), "python", tmp_path)
-    with pytest.raises(ValueError, match="fills with a colour"):
+    with pytest.raises(ValueError, match="colour"):
         coloured.transform(image.convert("L"))
 
 

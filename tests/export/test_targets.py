@@ -10,6 +10,7 @@ import torch
 from kornia.augmentation import AugmentationSequential
 from torch import Tensor
 from torchvision import tv_tensors
+from torchvision.transforms.v2 import functional
 
 from madao.export.albumentations import PolicyTransform as ForAlbumentations
 from madao.export.kornia import PolicyTransform as ForKornia
@@ -162,8 +163,7 @@ def test_kornia(name: str) -> None:
         seen.add(signs(steps))
     assert len(seen) >= 2
     again = pipeline(images, masks, boxes, points, params=pipeline._params)
-    for first, second in zip(found, again, strict=True):
-        assert torch.equal(first, second)
+    assert all(map(torch.equal, found, again))
 
 
 def test_masks_lose_the_parts_that_left_the_frame() -> None:
@@ -193,13 +193,10 @@ def test_the_angle_of_a_key_point_turns_with_the_image(angle: float) -> None:
     pipeline = albumentations.Compose(
         [transform], keypoint_params=albumentations.KeypointParams(format="xyas", remove_invisible=False), seed=0
     )
-    theirs = albumentations.Compose(
-        [albumentations.Affine(rotate=(-15, -15), p=1)],
-        keypoint_params=albumentations.KeypointParams(format="xyas", remove_invisible=False),
-    )
-    other = albumentations.Compose(
-        [albumentations.Affine(rotate=(15, 15), p=1)],
-        keypoint_params=albumentations.KeypointParams(format="xyas", remove_invisible=False),
+    params = albumentations.KeypointParams(format="xyas", remove_invisible=False)
+    theirs, other = (
+        albumentations.Compose([albumentations.Affine(rotate=(angle, angle), p=1)], keypoint_params=params)
+        for angle in (-15, 15)
     )
     image, point = np.zeros((40, 60, 3), np.uint8), np.array([[11.0, 30.0, angle, 2.0]])
     for _ in range(4):
@@ -211,8 +208,6 @@ def test_the_angle_of_a_key_point_turns_with_the_image(angle: float) -> None:
 
 
 def test_key_points_and_boxes_are_where_torchvisions_own_rotate_puts_them() -> None:
-    from torchvision.transforms.v2 import functional
-
     transform = ForTorchvision(single("Rotate", 0.5))
     steps = (transform.policy.steps([0.0, 0.0, 0.0]),)
     size = (HEIGHT, WIDTH)
@@ -261,5 +256,5 @@ def test_the_whole_policy_with_everything_beside_the_image_keeps_types() -> None
         )
         found = transform(*sample)
         assert [type(item) for item in found] == [type(item) for item in sample]
-        assert [getattr(item, "dtype", None) for item in found] == [getattr(item, "dtype", None) for item in sample]
-        assert [getattr(item, "shape", None) for item in found] == [getattr(item, "shape", None) for item in sample]
+        for name in ("dtype", "shape"):
+            assert [getattr(item, name, None) for item in found] == [getattr(item, name, None) for item in sample]

@@ -18,17 +18,18 @@ from madao.export.kornia import PolicyTransform as ForKornia
 from madao.export.timm import PolicyTransform as ForTimm
 from madao.export.torchvision import PolicyTransform
 from madao.policy import FrozenPolicy, PolicySpec
-from tests.helpers.exported import draw_of, reference, single, uneven, with_swirl
+from tests.helpers.exported import reference, single, uneven, with_swirl
 
 
 def noise(*shape: int) -> Tensor:
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
-def test_each_image_of_a_batch_has_its_own_draw() -> None:
+@pytest.mark.parametrize("channels", [1, 3])
+def test_each_image_of_a_batch_has_its_own_draw(channels: int) -> None:
     spec = uneven()
     transform = PolicyTransform(spec)
-    images = noise(3, 16, 20).repeat(2, 20, 1, 1, 1)
+    images = noise(channels, 16, 20).repeat(2, 20, 1, 1, 1)
     torch.manual_seed(0)
     params = transform.make_params([images])
     torch.manual_seed(0)
@@ -37,6 +38,9 @@ def test_each_image_of_a_batch_has_its_own_draw() -> None:
     assert len(set(params["steps"])) > 20
     for image, result, steps in zip(images.flatten(0, 1), found.flatten(0, 1), params["steps"], strict=True):
         assert torch.equal(result, reference(spec, image, steps))
+    draw = transform.policy.draw(params["steps"])
+    assert torch.equal(FrozenPolicy(spec).augment(images.flatten(0, 1), draw), found.flatten(0, 1))
+    assert transform(images[0, :0]).shape == (0, channels, 16, 20)
 
 
 def test_masks_beside_a_batch() -> None:
@@ -44,9 +48,9 @@ def test_masks_beside_a_batch() -> None:
     images = tv_tensors.Image(torch.ones(6, 1, 20, 40))
     images_out, masks_out = transform(images, tv_tensors.Mask(torch.ones(6, 20, 40, dtype=torch.uint8)))
     assert torch.equal((images_out[:, 0] > 0.5).byte(), masks_out)
-    with pytest.raises(ValueError, match=r"must begin with that shape, got \[5, 20, 40\]"):
+    with pytest.raises(ValueError, match=r"\[5, 20, 40\]"):
         transform(images, tv_tensors.Mask(torch.ones(5, 20, 40)))
-    with pytest.raises(ValueError, match="boxes and key points belong to one image"):
+    with pytest.raises(ValueError, match="boxes"):
         transform(images, tv_tensors.BoundingBoxes([[0, 0, 1, 1]], format="XYXY", canvas_size=(20, 40)))
 
 
@@ -68,17 +72,26 @@ def test_all_frames_of_a_video_and_all_images_of_a_sample_have_one_draw() -> Non
     assert len({clip[0].numpy().tobytes() for clip in several}) > 3
 
 
-def test_images_that_cannot_be_augmented_are_refused() -> None:
-    transform = PolicyTransform(single("Rotate", 0.5, fill=(0.1, 0.2, 0.3)))
-    with pytest.raises(ValueError, match=r"mode L or RGB, got RGBA; convert it first: image.convert\('RGB'\)"):
-        transform(Image.new("RGBA", (4, 4)))
-    with pytest.raises(ValueError, match=r"same leading dimensions, got \[\(\), \(2,\)\]"):
-        transform(tv_tensors.Image(torch.zeros(3, 8, 8)), tv_tensors.Image(torch.zeros(2, 3, 8, 8)))
-    with pytest.raises(TypeError, match="policy must be a PolicySpec, a policy with spec"):
+RGBA, SMALL = Image.new("RGBA", (4, 4)), tv_tensors.Image(torch.zeros(3, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("sample", "name"),
+    [
+        ([RGBA], "RGBA"),
+        ([SMALL, tv_tensors.Image(torch.zeros(2, 3, 8, 8))], "dimensions"),
+        ([Image.new("L", (4, 4))], "got"),
+        *(([unfit], "got") for unfit in (torch.zeros(1, 4, 4), torch.full((3, 2, 4), 7.0), torch.zeros(4, 8, 8))),
+    ],
+)
+def test_images_that_cannot_be_augmented_are_refused(sample: list[Any], name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        PolicyTransform(single("Rotate", 0.5, fill=(0.1, 0.2, 0.3)))(*sample)
+
+
+def test_what_is_no_policy_is_refused() -> None:
+    with pytest.raises(TypeError):
         PolicyTransform(3)
-    for unfit in (Image.new("L", (4, 4)), torch.zeros(1, 4, 4), torch.full((3, 2, 4), 7.0), torch.zeros(4, 8, 8)):
-        with pytest.raises(ValueError, match="got"):
-            transform(unfit)
 
 
 def test_a_policy_can_be_given_in_any_form(tmp_path: Any) -> None:
@@ -121,28 +134,10 @@ def test_the_transform_works_in_a_pipeline_and_prints() -> None:
     assert "PolicyTransform(stages=3, operations=14, fill=0.0)" in repr(pipeline)
 
 
-def test_pickling_keeps_the_policy() -> None:
+def test_pickling_keeps_nothing_of_the_images_it_has_seen() -> None:
     transform = PolicyTransform(uneven())
-    image = noise(3, 16, 20)
-    transform(image)
-    again = pickle.loads(pickle.dumps(transform))
-    torch.manual_seed(5)
-    first = [transform(image) for _ in range(20)]
-    torch.manual_seed(5)
-    for expected in first:
-        assert torch.equal(again(image), expected)
-    # And nothing it keeps for the images it has seen.
+    transform(noise(3, 16, 20))
     assert len(pickle.dumps(transform)) == len(pickle.dumps(PolicyTransform(uneven())))
-
-
-def test_the_seed_decides() -> None:
-    transform = PolicyTransform(uneven())
-    image = noise(3, 16, 20)
-    runs = []
-    for seed in (0, 0, 1):
-        torch.manual_seed(seed)
-        runs.append([transform(image).numpy().tobytes() for _ in range(30)])
-    assert runs[0] == runs[1] != runs[2]
 
 
 class Draws(Dataset[Tensor]):
@@ -169,16 +164,3 @@ def test_workers_draw_differently_and_again_the_same_for_the_same_seed(method: s
         assert not torch.equal(first, second)
         runs.append(torch.cat([first, second]))
     assert torch.equal(runs[0], runs[1])
-
-
-def test_batches_agree_with_frozen_policy_on_arrays_of_one_channel() -> None:
-    spec = uneven()
-    transform = PolicyTransform(spec)
-    images = noise(5, 1, 9, 14)
-    torch.manual_seed(2)
-    steps = transform.make_params([images])["steps"]
-    draw = transform.policy.draw(steps)
-    assert np.array_equal(draw.choice[:, 3], draw_of(steps[3]).choice[:, 0])
-    torch.manual_seed(2)
-    assert torch.equal(transform(images), FrozenPolicy(spec).augment(images, draw))
-    assert transform(images[:0]).shape == (0, 1, 9, 14)

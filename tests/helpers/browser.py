@@ -1,6 +1,5 @@
 """Headless Chromium, cut off from the network, through the DevTools protocol over a pair of pipes."""
 
-import base64
 import json
 import os
 import queue
@@ -170,21 +169,11 @@ class Page:
         self.evaluate(FRAMES)
 
     def click(self, selector: str) -> None:
-        """Click the middle of the element, or tap it where the page is a phone's."""
+        """Click the middle of the element."""
         x, y = self.evaluate(f"{POINT}({json.dumps(selector)}, 0.5, 0.5)")
-        if self._touch:
-            self._send("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
-            self._send("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
-        for kind, button in () if self._touch else (("Moved", "none"), ("Pressed", "left"), ("Released", "left")):
+        for kind, button in (("Moved", "none"), ("Pressed", "left"), ("Released", "left")):
             self._send("Input.dispatchMouseEvent", type=f"mouse{kind}", x=x, y=y, button=button, clickCount=1)
         self.evaluate(FRAMES)
-
-    def screenshot(self, path: Path, full: bool = True) -> None:
-        """Write a PNG of the whole page, or of the window."""
-        size = self._send("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"clip": {**size, "height": min(size["height"], 16000), "scale": 1}} if full else {}
-        shot = self._send("Page.captureScreenshot", format="png", captureBeyondViewport=full, **clip)
-        path.write_bytes(base64.b64decode(shot["data"]))
 
     def resize(self, width: int, height: int) -> None:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": self._touch}

@@ -1,7 +1,7 @@
 """Small problems in float64 with a known hypergradient, in closed form or by differences of solved problems."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +33,20 @@ def random(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
 
 
-Solve = Callable[[Tensor], Tensor]
+def source(seed: int) -> Callable[..., Tensor]:
+    """Return a function that draws a tensor of any shape, each time another."""
+    generator = torch.Generator().manual_seed(seed)
+    return lambda *shape: torch.randn(*shape, generator=generator, dtype=DOUBLE)
+
+
+def parts(flat: Tensor) -> tuple[Tensor, ...]:
+    """Return a vector as two parameters."""
+    return flat[:6].reshape(2, 3), flat[6:]
+
+
+def joined(parts: Iterable[Tensor]) -> Tensor:
+    """Return parameters as one vector."""
+    return torch.cat([part.flatten() for part in parts])
 
 
 def newton(inner: Callable[[Tensor, Tensor], Tensor], start: Tensor, phi: Tensor) -> Tensor:

@@ -6,11 +6,7 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from madao.hypergrad import (
-    Neumann,
-    Problem,
-    hypergradient,
-)
+from madao.hypergrad import Neumann, Problem, hypergradient
 from madao.policy import Policy
 from tests.helpers.problems import newton
 

@@ -83,7 +83,7 @@ def test_the_running_ratio_copies_its_gradients() -> None:
 
 
 def test_bad_shapes_and_decays_raise() -> None:
-    with pytest.raises(ValueError, match=r"at least 4 steps, got \[3, 20\]"):
+    with pytest.raises(ValueError, match="4 steps"):
         agreement(gradients(3, 0.0))
-    with pytest.raises(ValueError, match=r"decay must be at least 0 and below 1, got 1"):
+    with pytest.raises(ValueError, match="decay"):
         RunningSignal(1)

@@ -189,7 +189,5 @@ def test_terms_without_inputs_do_not_contribute_to_their_gradient() -> None:
 @pytest.mark.parametrize("taken", [IMAGES, [IMAGES, LABELS], {"images": IMAGES}, (IMAGES, 3)])
 def test_a_term_that_returns_no_tuple_of_tensors_raises(taken: Any) -> None:
     terms = [Term(Given(), of=lambda _: taken)]
-    with pytest.raises(
-        TypeError, match=r"Term.of must return a tuple of tensors, got \w+ for a term of the outer loss"
-    ):
+    with pytest.raises(TypeError, match=r"Term\.of"):
         hypergradient(Problem(MODEL.params, IMAGES, terms, terms))

@@ -39,15 +39,15 @@ def test_a_batch_of_any_kind_gets_other_images_and_keeps_its_own(batch: Any, ima
 
 
 @pytest.mark.parametrize(
-    ("batch", "key", "message"),
+    ("batch", "key"),
     [
-        ((OLD,), 1, "no entry 1: it is a tuple of 1"),
-        ({"pixels": OLD}, 0, "no entry 0: it is a dict of 'pixels'"),
-        ((OLD,), "image", "no entry 'image'"),
-        (Record(OLD, LABEL), 0, "no entry 0: it is a Record"),
-        (([OLD], LABEL), 0, "must be a tensor, got list"),
+        ((OLD,), 1),
+        ({"pixels": OLD}, 0),
+        ((OLD,), "image"),
+        (Record(OLD, LABEL), 0),
+        (([OLD], LABEL), 0),
     ],
 )
-def test_a_missing_entry_is_named_with_the_remedy(batch: Any, key: Key, message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=f"{message}.*images=… and targets=…"):
+def test_a_missing_entry_is_an_error_with_the_remedy(batch: Any, key: Key) -> None:
+    with pytest.raises((ValueError, TypeError), match="images=… and targets=…"):
         entry(batch, key)

@@ -55,8 +55,7 @@ def test_gradients_equal_those_of_one_image_at_a_time(crops: Tensor) -> None:
             result = dispatch(x, OPERATIONS, choice, m, sign, applied)
         return torch.autograd.grad((result * weights).sum(), (x, m))
 
-    for together, apart in zip(gradients(False), gradients(True), strict=True):
-        torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(gradients(False), gradients(True), rtol=1e-4, atol=1e-4)
 
 
 def test_gradient_to_the_images_alone(crops: Tensor) -> None:
@@ -71,23 +70,14 @@ def test_empty_batch() -> None:
     assert dispatch(images, OPERATIONS, empty.long(), empty, empty).shape == images.shape
 
 
-@pytest.mark.parametrize("choice", [[0, 14], [-1, 3]])
-@pytest.mark.parametrize("applied", [None, torch.tensor([True, True])])
-def test_choice_outside_the_table(choice: list[int], applied: Tensor | None) -> None:
-    with pytest.raises(ValueError, match=r"choice must lie in 0\.\.13, got"):
-        dispatch(torch.rand(2, 3, 8, 8), OPERATIONS, torch.tensor(choice), torch.zeros(2), torch.ones(2), applied)
-
-
 @pytest.mark.parametrize(
-    ("choice", "applied", "message"),
+    ("choice", "applied", "name"),
     [
-        (torch.tensor([0.0, 1.0]), None, "choice must be one integer per image"),
-        (torch.tensor([True, False]), None, "choice must be one integer per image"),
-        (torch.tensor([0, 1]), torch.tensor([True]), "applied must be one bool per image"),
-        (torch.tensor([0]), None, r"shape \[2\], got torch.int64 of shape \[1\]"),
-        (torch.tensor([0, 1]), torch.tensor([1, 0]), "applied must be one bool per image"),
+        *((torch.tensor(choice), None, "choice") for choice in ([0, 14], [-1, 3], [0.0, 1.0], [True, False], [0])),
+        *((torch.tensor(choice), torch.tensor([True, True]), "choice") for choice in ([0, 14], [-1, 3])),
+        *((torch.tensor([0, 1]), torch.tensor(applied), "applied") for applied in ([True], [1, 0])),
     ],
 )
-def test_bad_choices(choice: Tensor, applied: Tensor | None, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_bad_choices(choice: Tensor, applied: Tensor | None, name: str) -> None:
+    with pytest.raises(ValueError, match=name):
         dispatch(torch.rand(2, 3, 8, 8), OPERATIONS, choice, torch.zeros(2), torch.ones(2), applied)

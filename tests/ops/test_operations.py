@@ -1,5 +1,7 @@
 """Properties of every operation."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -125,16 +127,6 @@ def test_shape_dtype_range_and_no_write(operation: Operation, shape: tuple[int, 
         assert result.max() <= 1 + 1e-6
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-@pytest.mark.parametrize("operation", ALL, ids=by_name)
-def test_batched_equals_one_by_one(operation: Operation, dtype: torch.dtype) -> None:
-    images = batch(dtype, 6, 3, 17, 23)
-    magnitude, sign = strengths(6)
-    together = operation(images, magnitude, sign)
-    apart = torch.cat([operation(images[i : i + 1], magnitude[i : i + 1], sign[i : i + 1]) for i in range(6)])
-    torch.testing.assert_close(together, apart, rtol=0, atol=0 if dtype == torch.uint8 else 1e-6)
-
-
 @pytest.mark.parametrize("operation", ALL, ids=by_name)
 def test_memory_layout_does_not_matter(operation: Operation) -> None:
     images = batch(torch.uint8, 4, 3, 8, 9)
@@ -181,31 +173,21 @@ def test_a_span_of_one_level_is_stretched_and_a_flat_channel_kept() -> None:
 
 
 @pytest.mark.parametrize("operation", ALL, ids=by_name)
-def test_half_precision_images_are_float32_rounded(operation: Operation, crops: Tensor) -> None:
-    images = (crops / 255).bfloat16()
-    magnitude, sign = torch.full((len(crops),), 0.7), torch.ones(len(crops))
-    assert torch.equal(operation(images, magnitude, sign), operation(images.float(), magnitude, sign).bfloat16())
+def test_half_precision_is_computed_in_single(operation: Operation, crops: Tensor) -> None:
+    half = (crops / 255).bfloat16()
+    magnitude, sign = torch.full((len(crops),), 0.5), torch.ones(len(crops))
+    assert torch.equal(operation(half, magnitude, sign), operation(half.float(), magnitude, sign).bfloat16())
+    for images in (crops, crops / 255):
+        expected = operation(images, magnitude, sign)
+        assert torch.equal(operation(images, magnitude.bfloat16(), sign.bfloat16()), expected)
 
 
 def test_slight_overshoot_by_rounding_is_accepted() -> None:
     images = torch.tensor([-5e-4, 1.0005]).reshape(1, 1, 1, 2)
     for operation in ALL:
         assert torch.isfinite(operation(images, torch.full((1,), 0.5), torch.ones(1))).all()
-    with pytest.raises(ValueError, match="lie in"):
+    with pytest.raises(ValueError, match="images"):
         OPERATIONS["Rotate"](images * 1.01, torch.zeros(1), torch.ones(1))
-
-
-def test_bad_signs() -> None:
-    with pytest.raises(ValueError, match=r"sign must be \+1 or -1, got \[0.5\]"):
-        OPERATIONS["Rotate"](torch.rand(2, 3, 8, 8), torch.zeros(2), torch.tensor([1.0, 0.5]))
-
-
-@pytest.mark.parametrize("operation", ALL, ids=by_name)
-def test_half_precision_strengths_do_not_coarsen_the_result(operation: Operation, crops: Tensor) -> None:
-    magnitude, sign = torch.full((len(crops),), 0.5), torch.ones(len(crops))
-    for images in (crops, crops / 255):
-        expected = operation(images, magnitude, sign)
-        assert torch.equal(operation(images, magnitude.bfloat16(), sign.bfloat16()), expected)
 
 
 @pytest.mark.parametrize("operation", ALL, ids=by_name)
@@ -232,38 +214,45 @@ def test_derivatives_compose_with_torch_func(crops: Tensor) -> None:
         torch.testing.assert_close(gradient, expected)
 
 
-BAD_IMAGES: list[tuple[object, type[Exception], str]] = [
-    (torch.rand(3, 8, 8), ValueError, r"4 dimensions \[B, C, H, W\], got shape \[3, 8, 8\]; add a batch dimension"),
-    (torch.rand(2, 2, 3, 8, 8), ValueError, r"got shape \[2, 2, 3, 8, 8\]"),
-    (torch.zeros(2, 3, 8, 8, dtype=torch.int64), TypeError, "uint8 in 0..255 or floating point.*got torch.int64"),
-    (torch.zeros(2, 3, 8, 8, dtype=torch.bool), TypeError, "got torch.bool"),
-    (torch.rand(2, 4, 8, 8), ValueError, "1 or 3 channels, got 4"),
-    (torch.rand(2, 8, 8, 3), ValueError, r"layout is \[B, C, H, W\]"),
-    (torch.rand(2, 3, 8, 8) * 255, ValueError, r"lie in \[0, 1\], got values from .* divide 0..255 images by 255"),
-    (torch.rand(2, 3, 8, 8) - 0.5, ValueError, "augment before normalising"),
-    (torch.full((2, 3, 8, 8), torch.nan), ValueError, "got values from nan"),
-    ([[1.0]], TypeError, "must be a torch.Tensor, got list"),
-    (torch.rand(2, 3, 0, 8), ValueError, r"at least one pixel, got shape \[2, 3, 0, 8\]"),
-]
-
-
-@pytest.mark.parametrize(("images", "error", "message"), BAD_IMAGES)
-def test_bad_images(images: Tensor, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+@pytest.mark.parametrize(
+    ("images", "remedy"),
+    [
+        (torch.rand(3, 8, 8), "add a batch dimension"),
+        (torch.rand(2, 2, 3, 8, 8), "dimensions"),
+        (torch.rand(2, 4, 8, 8), "channels"),
+        (torch.rand(2, 8, 8, 3), "layout"),
+        (torch.rand(2, 3, 8, 8) * 255, "divide 0..255 images by 255"),
+        (torch.rand(2, 3, 8, 8) - 0.5, "augment before normalising"),
+        (torch.full((2, 3, 8, 8), torch.nan), "nan"),
+        (torch.rand(2, 3, 0, 8), "pixel"),
+    ],
+)
+def test_bad_images(images: Tensor, remedy: str) -> None:
+    with pytest.raises(ValueError, match=remedy):
         OPERATIONS["Rotate"](images, torch.zeros(2), torch.ones(2))
 
 
 @pytest.mark.parametrize(
-    ("magnitude", "error", "message"),
+    ("images", "magnitude"),
     [
-        (torch.tensor([0.1, torch.nan]), ValueError, r"magnitude must lie in \[0, 1\], got \[nan\]"),
-        (torch.tensor([0.1, 1.5]), ValueError, r"got \[1.5\]"),
-        (torch.tensor([-0.1, 0.5]), ValueError, r"got \[-0.1"),
-        (torch.tensor([0.1]), ValueError, r"one value per image, shape \[2\], got shape \[1\]"),
-        (torch.tensor([1, 0]), TypeError, "magnitude must be floating point, got torch.int64"),
-        (0.5, TypeError, "got float"),
+        *((torch.zeros(2, 3, 8, 8, dtype=dtype), torch.zeros(2)) for dtype in (torch.int64, torch.bool)),
+        ([[1.0]], torch.zeros(2)),
+        (torch.rand(2, 3, 8, 8), torch.tensor([1, 0])),
+        (torch.rand(2, 3, 8, 8), 0.5),
     ],
 )
-def test_bad_magnitudes(magnitude: Tensor, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        OPERATIONS["Rotate"](torch.rand(2, 3, 8, 8), magnitude, torch.ones(2))
+def test_bad_types(images: Any, magnitude: Any) -> None:
+    with pytest.raises(TypeError):
+        OPERATIONS["Rotate"](images, magnitude, torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("magnitude", "sign", "name"),
+    [
+        *((magnitude, [1.0, 1.0], "magnitude") for magnitude in ([0.1, torch.nan], [0.1, 1.5], [-0.1, 0.5], [0.1])),
+        ([0.0, 0.0], [1.0, 0.5], "sign"),
+    ],
+)
+def test_bad_strengths(magnitude: list[float], sign: list[float], name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        OPERATIONS["Rotate"](torch.rand(2, 3, 8, 8), torch.tensor(magnitude), torch.tensor(sign))

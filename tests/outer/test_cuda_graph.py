@@ -46,10 +46,8 @@ def test_a_function_that_cannot_be_recorded_runs_without_a_graph_and_that_is_sai
     for number in range(5):
         assert steps(2.0, (torch.tensor([float(number)]),)).item() == 2 * number
         assert len(said) == (number > 1)
-    assert said == [
-        "training steps run without a CUDA graph, which could not be recorded: RuntimeError: the host waited for the "
-        "device"
-    ]
+    assert "training steps" in said[0]
+    assert said[0].endswith("RuntimeError: the host waited for the device")
     assert cuda.happened.count("generator restored") == 1
 
 

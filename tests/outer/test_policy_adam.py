@@ -135,5 +135,5 @@ def test_a_closure_is_asked_first() -> None:
 
 @pytest.mark.parametrize("pull", [-1.0, math.nan, math.inf])
 def test_a_pull_that_is_none_is_refused(pull: float) -> None:
-    with pytest.raises(ValueError, match=f"pull must be at least 0 and finite, got {pull}"):
+    with pytest.raises(ValueError, match="pull"):
         PolicyAdam([nn.Parameter(torch.zeros(1))], pull=pull)

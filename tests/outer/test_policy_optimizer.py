@@ -3,7 +3,6 @@
 import copy
 import io
 import logging
-import threading
 from typing import Any
 
 import pytest
@@ -100,8 +99,7 @@ def test_the_gradient_is_that_of_the_estimator(estimator: Any) -> None:
         log_prob=other.effect_log_prob(draw),
     )
     expected = hypergradient(problem, Identity(1.0), estimator=estimator).grads
-    for gradient, reference in zip(found, expected, strict=True):
-        torch.testing.assert_close(gradient, reference, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-6)
 
 
 def test_a_gradient_is_taken_without_an_update() -> None:
@@ -128,9 +126,9 @@ def test_a_validation_loader_restarts_and_a_batch_is_used_as_it_is() -> None:
         outer.step(TRAIN, loader)
     assert seen == [0, 1, 0, 1, 0]
     outer.step(TRAIN, [VALIDATION[0], VALIDATION[1]])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="gave no batch"):
+    with pytest.raises(ValueError, match="batch"):
         outer.step(TRAIN, [])
-    with pytest.raises(ValueError, match="got tuple of 3"):
+    with pytest.raises(ValueError, match="3"):
         outer.step(TRAIN, [(*VALIDATION, 1)])  # type: ignore[list-item]
 
 
@@ -274,23 +272,18 @@ def test_a_partly_frozen_policy_learns_the_rest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("name", "value"),
     [
-        ({"every": 0}, "every must be a whole number of at least 1, got 0"),
-        ({"views": 0}, "views"),
-        ({"warmup": -1}, "warmup must be a whole number of at least 0"),
-        ({"clip": 0.0}, "clip must be above 0"),
-        ({"microbatch": 0}, "microbatch"),
-        ({"pathwise_batch": 1.5}, "pathwise_batch"),
-        ({"draws": 0}, "draws"),
-        ({"check_every": -1}, "check_every"),
-        ({"hvp": Traced()}, "call record"),
-        ({"optimizer": torch.optim.SGD(network().parameters(), lr=0.1)}, "holds no parameter of the policy"),
+        *((name, 0) for name in ("every", "views", "clip", "microbatch", "draws")),
+        *((name, -1) for name in ("warmup", "check_every")),
+        ("pathwise_batch", 1.5),
+        ("hvp", Traced()),
+        ("optimizer", torch.optim.SGD(network().parameters(), lr=0.1)),
     ],
 )
-def test_mistakes_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build(**settings)
+def test_mistakes_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match="record" if name == "hvp" else name):
+        build(**{name: value})
 
 
 def test_powers_of_the_hessian_that_do_not_count_are_left_out() -> None:
@@ -326,30 +319,6 @@ def test_a_series_that_cancels_or_needs_all_powers_is_summed_whole(solver: Neuma
     outer = build(solver=solver, check_every=3, estimator=Relaxed())
     assert [step.stats.products for step in run(outer, 3)] == products
     assert outer.state_dict()["products"] is None
-
-
-def test_two_threads_learn_what_they_learn_alone() -> None:
-    def learned(seed: int, together: threading.Barrier | None) -> Tensor:
-        torch.manual_seed(0)
-        outer = policy_optimizer(Policy(seed=seed), models[seed], seed=seed, inner_mode="train")
-        for _ in range(4):
-            if together is not None:
-                together.wait(60)
-            run(outer, 1)
-        return flat(outer.policy)
-
-    models = [network(0.3), network(0.3)]
-    alone = [learned(seed, None) for seed in range(2)]
-    barrier, found = threading.Barrier(2), dict[int, Tensor]()
-    threads = [
-        threading.Thread(target=lambda seed=seed: found.update({seed: learned(seed, barrier)})) for seed in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for seed in range(2):
-        assert torch.equal(found[seed], alone[seed])
 
 
 def test_arguments_after_the_loss_are_named() -> None:

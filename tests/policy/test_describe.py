@@ -39,43 +39,51 @@ def test_amounts_have_their_sign(name: str, value: float, text: str) -> None:
     assert amount(OPERATIONS[name], value) == text
 
 
-def spec(*stages: dict[str, float]) -> PolicySpec:
-    names = list(stages[0])
-    strong = {"Rotate": 21.0, "Color": 1.5, "Solarize": 100.0}
-    return PolicySpec(
-        tuple(OPERATIONS[name] for name in names),
-        tuple(
-            tuple(OperationParams(share, 0.5, strong.get(name)) for name, share in stage.items()) for stage in stages
+def spec(names: str, *stages: list[tuple[float, float, float | None]]) -> PolicySpec:
+    operations = tuple(OPERATIONS[name] for name in names.split())
+    return PolicySpec(operations, tuple(tuple(OperationParams(*entry) for entry in stage) for stage in stages))
+
+
+FOUR = "Rotate Color Solarize Invert"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "text"),
+    [
+        (
+            spec(
+                "Rotate Color Solarize Invert", [(0.66, 0.5, 21), (0.2, 0.5, 1.5), (0.1, 0.5, 100), (0.04, 0.5, None)]
+            ),
+            "prefers Rotate by ±21° (66 % of draws); almost never Invert",
         ),
-    )
-
-
-def test_a_sentence_says_what_is_preferred_and_what_is_not() -> None:
-    chosen = spec({"Rotate": 0.66, "Color": 0.2, "Solarize": 0.1, "Invert": 0.04})
-    assert sentence(chosen) == "prefers Rotate by ±21° (66 % of draws); almost never Invert"
-
-
-def test_a_sentence_averages_stages_and_names_the_strength_of_the_likelier() -> None:
-    first = spec({"Rotate": 0.9, "Color": 0.05, "Invert": 0.05}).stages[0]
-    second = (OperationParams(0.2, 0.5, 3.0), OperationParams(0.75, 0.5, 1.5), OperationParams(0.05, 0.5, None))
-    both = PolicySpec(tuple(OPERATIONS[name] for name in ("Rotate", "Color", "Invert")), (first, second))
-    assert sentence(both) == "prefers Rotate by ±21° (55 % of draws); almost never Invert"
-
-
-def test_a_sentence_does_not_make_up_a_preference() -> None:
-    even = spec({"Rotate": 0.28, "Color": 0.24, "Solarize": 0.24, "Invert": 0.24})
-    assert sentence(even) == "has no strong preference: the likeliest of 4 is Rotate by ±21° (28 % of draws)"
-
-
-def test_a_sentence_does_not_hide_that_an_operation_is_hardly_applied() -> None:
-    entries = (OperationParams(0.8, 0.01, 21.0), OperationParams(0.2, 0.5, None))
-    rare = PolicySpec((OPERATIONS["Rotate"], OPERATIONS["Invert"]), (entries,))
-    assert sentence(rare) == "prefers Rotate by ±21° (80 % of draws, applied in 1 % of them)"
-
-
-def test_a_sentence_says_where_there_is_no_likeliest() -> None:
-    even = spec({"Rotate": 0.25, "Color": 0.25, "Solarize": 0.25, "Invert": 0.25})
-    assert sentence(even) == "draws its 4 operations equally often"
+        (  # the mean over stages, and the strength of the likelier one
+            spec(
+                "Rotate Color Invert",
+                [(0.9, 0.5, 21), (0.05, 0.5, 1.5), (0.05, 0.5, None)],
+                [(0.2, 0.5, 3), (0.75, 0.5, 1.5), (0.05, 0.5, None)],
+            ),
+            "prefers Rotate by ±21° (55 % of draws); almost never Invert",
+        ),
+        (
+            spec(
+                "Rotate Color Solarize Invert", [(0.28, 0.5, 21), (0.24, 0.5, 1.5), (0.24, 0.5, 100), (0.24, 0.5, None)]
+            ),
+            "has no strong preference: the likeliest of 4 is Rotate by ±21° (28 % of draws)",
+        ),
+        (  # hardly applied
+            spec("Rotate Invert", [(0.8, 0.01, 21), (0.2, 0.5, None)]),
+            "prefers Rotate by ±21° (80 % of draws, applied in 1 % of them)",
+        ),
+        (
+            spec(
+                "Rotate Color Solarize Invert", [(0.25, 0.5, 21), (0.25, 0.5, 1.5), (0.25, 0.5, 100), (0.25, 0.5, None)]
+            ),
+            "draws its 4 operations equally often",
+        ),
+    ],
+)
+def test_a_sentence_says_what_is_preferred(chosen: PolicySpec, text: str) -> None:
+    assert sentence(chosen) == text
 
 
 def test_operations_of_your_own_need_no_unit() -> None:

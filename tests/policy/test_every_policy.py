@@ -1,6 +1,7 @@
 """Properties of every policy, learned or not."""
 
 import copy
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,21 +12,42 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from madao import AutoAugment, BaseAugmentation, Draw, Policy, RandAugment, TrivialAugment, Uniform
-from madao.policy import AugmentationPolicy
-from tests.helpers.policies import fields, seeded
+from madao import (
+    AutoAugment,
+    BaseAugmentation,
+    ClassPolicy,
+    Draw,
+    ImagePolicy,
+    Policy,
+    RandAugment,
+    TrivialAugment,
+    Uniform,
+)
+from madao.policy import AugmentationPolicy, FrozenPolicy
+from tests.helpers.policies import fields, scattered, seeded
+
+
+class Labelled(ClassPolicy):
+    """A policy for each class that knows the labels."""
+
+    def condition(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        return torch.arange(len(images)) % len(self.classes) if labels is None else labels
+
 
 KINDS: dict[str, Callable[..., AugmentationPolicy]] = {
     "policy": Policy,
+    "class": lambda **settings: scattered(Labelled(3, **settings)),
+    "image": lambda **settings: scattered(ImagePolicy(**settings), 0.5),
+    "frozen": lambda fill=0.0, **settings: FrozenPolicy(Policy(fill=fill).spec(), **settings),
     "uniform": Uniform,
     "randaugment": RandAugment,
     "trivialaugment": TrivialAugment,
     "autoaugment": AutoAugment,
-    "autoaugment-svhn": lambda **settings: AutoAugment("svhn", **settings),
+    "autoaugment-svhn": lambda seed=0, **settings: AutoAugment("svhn", seed=seed, **settings),
 }
 Build = Callable[..., AugmentationPolicy]
 every_policy = pytest.mark.parametrize("build", KINDS.values(), ids=KINDS.keys())
-MANY = torch.empty(1, 1, 1, 1).expand(40_000, 3, 32, 32)
+MANY = torch.zeros(1, 1, 1, 1).expand(40_000, 3, 2, 2)
 
 
 def same(first: Draw, second: Draw) -> bool:
@@ -36,12 +58,11 @@ def same(first: Draw, second: Draw) -> bool:
 def test_a_given_generator_is_the_only_source(build: Build) -> None:
     policy, images = build(), torch.rand(40, 3, 8, 8)
     own, world = policy.generator().get_state(), torch.get_rng_state()
-    generator = torch.Generator().manual_seed(5)
+    generator, again = seeded(5), seeded(5)
     first, second = policy.sample(images, generator), policy.sample(images, generator)
     assert torch.equal(policy.generator().get_state(), own)
     assert torch.equal(torch.get_rng_state(), world)
     assert not same(first, second)
-    again = torch.Generator().manual_seed(5)
     torch.manual_seed(123)
     assert same(policy.sample(images, again), first)
     assert same(policy.sample(images, again), second)
@@ -49,10 +70,15 @@ def test_a_given_generator_is_the_only_source(build: Build) -> None:
 
 @every_policy
 def test_seed_copy_and_state(build: Build, tmp_path: Path) -> None:
-    images = torch.rand(40, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    images = torch.rand(40, 3, 8, 8, generator=seeded(0))
     policy = build(seed=1)
-    assert torch.equal(build(seed=1)(images), policy(images))
-    assert not torch.equal(build(seed=2)(images), build(seed=1)(images))
+    first = policy(images)
+    assert torch.equal(build(seed=1)(images), first)
+    assert not torch.equal(policy(images), first)
+    assert policy.manual_seed(1) is policy
+    assert torch.equal(policy(images), first)
+    assert not torch.equal(policy.manual_seed(2)(images), first)
+    assert policy.seed == 2
     other = build(seed=9)
     torch.save(policy.state_dict(), tmp_path / "policy.pt")
     other.load_state_dict(torch.load(tmp_path / "policy.pt", weights_only=True))
@@ -85,12 +111,20 @@ def test_evaluation_mode_passes_images_through(build: Build, crops: Tensor) -> N
     assert policy.state_dict().keys() == state.keys()
 
 
-@every_policy
-def test_apply_is_that_of_modules(build: Build) -> None:
+@pytest.mark.parametrize("build", [*KINDS.values(), BaseAugmentation])
+def test_apply_is_that_of_modules(build: Callable[[], nn.Module]) -> None:
     seen: list[nn.Module] = []
     policy = build()
     assert nn.Sequential(policy, nn.Flatten()).apply(seen.append)[0] is policy
     assert policy in seen
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in ("class", "image")])
+def test_an_unconditional_policy_ignores_labels(name: str) -> None:
+    policy, images, labels = KINDS[name](), torch.rand(60, 3, 8, 8), torch.arange(60) % 3
+    first, *others = (policy.sample(images, seeded(), condition=given) for given in (None, labels, torch.rand(60, 3)))
+    assert all(same(first, draw) for draw in others)
+    assert torch.equal(policy.manual_seed(3)(images, labels), policy.manual_seed(3)(images))
 
 
 @every_policy
@@ -102,6 +136,8 @@ def test_both_signs_for_every_signed_operation(build: Build) -> None:
             signs = draw.sign[stage][draw.choice[stage] == index]
             if operation.signed and len(signs):
                 assert stats.binomtest(int((signs > 0).sum()), len(signs)).pvalue > 1e-4, operation.name
+    if draw.stages > 1:  # and each stage has its own
+        assert stats.binomtest(int((draw.sign[0] == draw.sign[1]).sum()), len(MANY)).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("name", ["policy", "uniform", "autoaugment", "autoaugment-svhn"])
@@ -122,6 +158,35 @@ def test_stages_are_applied_independently(name: str) -> None:
             assert stats.chi2_contingency(table).pvalue > 1e-5
             tested += 1
     assert tested >= 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        *((Policy, {"stages": stages}) for stages in (0, True)),
+        (Policy, {"temperature": 0}),
+        (Policy, {"application_temperature": 0}),
+        *((Policy, {"init_magnitude": start}) for start in (0, 1)),
+        *((Policy, {"fill": fill}) for fill in (128, -0.1, (0.1, 0.2))),
+        *((kind, {"magnitude_jitter": jitter}) for kind in (Policy, Uniform) for jitter in (-0.1, 1.1, math.nan)),
+        *((ClassPolicy, {"classes": classes}) for classes in (1, ["cat"], ["cat", "cat"], 0)),
+        *((ClassPolicy, {"shrinkage": shrinkage, "classes": 2}) for shrinkage in (-0.1, math.nan)),
+        *((ImagePolicy, {"units": units}) for units in (0, -1, 2.0, True)),
+        (ImagePolicy, {"shrinkage": -1}),
+        (RandAugment, {"m": 9}),
+        (TrivialAugment, {"space": "narrow"}),
+        (Uniform, {"magnitude": 2}),
+        (BaseAugmentation, {"padding": -1}),
+        (BaseAugmentation, {"cutout": 1.5}),
+        (BaseAugmentation, {"size": 0}),
+        (BaseAugmentation, {"mean": (0.5,) * 3}),
+        (BaseAugmentation, {"mean": (), "std": ()}),
+        *((BaseAugmentation, {"scale": scale}) for scale in (0.0, -0.1, 1.5, math.nan)),
+    ],
+)
+def test_settings_out_of_range_are_refused(kind: Callable[..., nn.Module], settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        kind(**settings)
 
 
 @every_policy
@@ -154,26 +219,6 @@ def test_stages_apply_one_after_the_other_each_as_drawn(build: Build, fill: Any,
                     image = operation(image, draw.magnitude[stage, b : b + 1], draw.sign[stage, b : b + 1], policy.fill)
             expected.append(image)
         torch.testing.assert_close(policy.augment(batch, draw), torch.cat(expected), rtol=0, atol=1e-6)
-
-
-@every_policy
-def test_stages_have_signs_of_their_own(build: Build) -> None:
-    draw = build().sample(MANY)
-    if draw.stages > 1:
-        agree = int((draw.sign[0] == draw.sign[1]).sum())
-        assert stats.binomtest(agree, len(MANY)).pvalue > 1e-4
-
-
-@every_policy
-def test_a_new_seed_starts_anew(build: Build) -> None:
-    images = torch.rand(40, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    policy = build(seed=3)
-    first, second = policy(images), policy(images)
-    assert not torch.equal(first, second)
-    assert policy.manual_seed(3) is policy
-    assert torch.equal(policy(images), first)
-    assert not torch.equal(policy.manual_seed(4)(images), first)
-    assert policy.seed == 4
 
 
 class Collate:

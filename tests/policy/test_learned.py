@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-from typing import Any
 
 import pytest
 import torch
@@ -42,11 +41,12 @@ def test_a_gentle_start_changes_magnitudes_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("method", ["learned", "uniform"])
-def test_the_start_can_be_chosen_for_a_run(method: str) -> None:
+def test_settings_of_a_run_reach_its_policy(method: str) -> None:
     for start in (None, 0.1):
-        policy = build_policy(AugmentConfig(method=method, init_magnitude=start), None, 0)
+        policy = build_policy(AugmentConfig(method=method, init_magnitude=start, magnitude_jitter=0.5), None, 0)
         assert isinstance(policy, Policy | Uniform)
-        assert policy.spec() == (Uniform() if start is None else Uniform(magnitude=start)).spec()
+        uniform = Uniform(magnitude_jitter=0.5) if start is None else Uniform(magnitude=start, magnitude_jitter=0.5)
+        assert policy.spec() == uniform.spec()
     with pytest.raises(UserError):
         AugmentConfig(method=method, init_magnitude=0)
 
@@ -55,15 +55,12 @@ def law(policy: Policy) -> tuple[Tensor, Tensor, Tensor]:
     return policy.selection.detach(), policy.application.detach(), policy.magnitude.detach()
 
 
-@pytest.mark.parametrize("relaxed", [False, True])
-@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize(("frozen", "relaxed"), [(False, False), (False, True), (True, False)])
 def test_frequencies_match_the_probabilities(frozen: bool, relaxed: bool) -> None:
     """Chi-square over 10⁵ draws: selection, application given the operation, sign; stages independent."""
     policy = uneven()
     selection, application, magnitude = law(policy)
     images = torch.empty(100_000, 3, 1, 1)
-    if frozen and relaxed:
-        pytest.skip("a frozen policy has nothing to relax")
     draw = FrozenPolicy(policy.spec(), seed=5).sample(images) if frozen else policy.sample(images, relaxed=relaxed)
     for stage in range(2):
         choice, applied = draw.choice[stage], draw.applied[stage]
@@ -121,11 +118,7 @@ def test_every_parameter_receives_a_gradient() -> None:
         assert gradient is not None
         assert torch.isfinite(gradient).all()
         assert (gradient != 0).all()
-
-
-def test_the_training_loss_does_not_reach_the_policy() -> None:
-    policy = Policy()
-    assert not policy(torch.rand(8, 3, 5, 5)).requires_grad
+    assert not policy(images[:8]).requires_grad, "the training loss does not reach the policy"
 
 
 def test_relaxed_gradients_equal_the_closed_form() -> None:
@@ -237,7 +230,7 @@ def test_a_state_belongs_to_its_operations() -> None:
     state = Policy(limits={"Rotate": 5}).state_dict()
     Policy(limits={"Rotate": 5}).load_state_dict(state)
     for other in (Policy(), Policy(operations=PAPER[::-1], limits={"Rotate": 5})):
-        with pytest.raises(ValueError, match="the saved policy has other operations or limits"):
+        with pytest.raises(ValueError, match="operations"):
             other.load_state_dict(state)
 
 
@@ -254,43 +247,22 @@ def test_a_half_precision_policy_keeps_its_probabilities(crops: Tensor) -> None:
 def test_spec_and_back() -> None:
     policy = uneven()
     again = Policy.from_spec(policy.spec())
-    for now, then in zip(law(again), law(policy), strict=True):
-        torch.testing.assert_close(now, then, rtol=1e-4, atol=1e-6)
-    for now, then in zip(again.spec().tensors(), policy.spec().tensors(), strict=True):
-        torch.testing.assert_close(now, then, rtol=5e-6, atol=1e-6)
+    torch.testing.assert_close(law(again), law(policy), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(again.spec().tensors(), policy.spec().tensors(), rtol=5e-6, atol=1e-6)
     filled = Policy(fill=(0.1, 0.2, 0.3), stages=3)
     other = Policy.from_spec(filled.spec(), seed=7, temperature=0.3)
     assert (other.fill, other.stages, other.seed, other.temperature) == ((0.1, 0.2, 0.3), 3, 7, 0.3)
-    certain = Policy.from_spec(
-        RandAugment(n=1, m=1.0).spec()
-    )  # probabilities of 1, and magnitudes at the end of the range
+    certain = Policy.from_spec(RandAugment(n=1, m=1.0).spec())  # probabilities and magnitudes of 1
     assert all(torch.isfinite(parameter).all() for parameter in certain.parameters())
     assert certain.application.min() > 0.999
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"stages": 0}, "stages must be a whole number of at least 1, got 0"),
-        ({"stages": True}, "stages must be a whole number of at least 1, got True"),
-        ({"temperature": 0}, "temperature must be above 0, got 0"),
-        ({"application_temperature": 0}, "application_temperature must be above 0, got 0"),
-        ({"init_magnitude": 1}, "init_magnitude must lie between 0 and 1, where a magnitude has a gradient, got 1"),
-        ({"init_magnitude": 0}, "got 0"),
-        ({"fill": 128}, "fill must be a number from 0 to 1"),
-    ],
-)
-def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Policy(**settings)
 
 
 def test_images_and_draws_that_do_not_fit_are_refused() -> None:
     policy, images = Policy(), torch.rand(4, 3, 5, 5)
     draw = policy.sample(images)
-    with pytest.raises(ValueError, match="the draw is for 4 images, but there are 3"):
+    with pytest.raises(ValueError, match="4 images"):
         policy.augment(images[:3], draw)
-    with pytest.raises(ValueError, match="carries gradients and uint8 images cannot; give float images"):
+    with pytest.raises(ValueError, match="uint8"):
         policy.augment((images * 255).to(torch.uint8), policy.sample(images, relaxed=True))
     with torch.no_grad():
         assert not policy.sample(images, relaxed=True).magnitude.requires_grad
@@ -308,5 +280,5 @@ def test_images_and_draws_that_do_not_fit_are_refused() -> None:
         policy([[1.0]])
     with torch.no_grad():
         policy.magnitude_logits[0, 2] = torch.nan
-    with pytest.raises(ValueError, match=r"magnitude_logits are not finite.*lower the policy's learning rate"):
+    with pytest.raises(ValueError, match="magnitude_logits"):
         policy(images)

@@ -6,8 +6,6 @@ import pytest
 import torch
 from scipy import stats
 
-from madao.cli import main
-from madao.errors import PolicyFileError
 from madao.policy import ClassPolicy, FrozenPolicy, ImagePolicy, Policy, PolicySpec, Uniform, load_policy, sampling
 from madao.policy.base import AugmentationPolicy
 
@@ -71,34 +69,3 @@ def test_the_table_says_up_to() -> None:
     text = str(Policy(operations=["Rotate", "Invert"], magnitude_jitter=0.5).spec())
     assert "up to ±19°" in text
     assert "up to –" not in text
-
-
-@pytest.mark.parametrize("kind", [Policy, Uniform])
-@pytest.mark.parametrize("wrong", [-0.1, 1.1, float("nan")])
-def test_a_jitter_out_of_range_is_refused(kind: type[AugmentationPolicy], wrong: float) -> None:
-    with pytest.raises(ValueError, match=f"magnitude_jitter: must be a number from 0 to 1, got {wrong}"):
-        kind(magnitude_jitter=wrong)  # type: ignore[call-arg]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('"variation": 0.5', '"variation": 1.5', "variation: must be a number from 0 to 1, got 1.5; correct the file"),
-        ('"variation": 0.5', '"variation": "much"', "variation: expected a number"),
-        ('  "variation": 0.5,\n', "", "field 'variation' is missing"),
-        ('"version": 4', '"version": 1', "unknown field 'variation'"),
-    ],
-)
-def test_errors_name_the_field_of_the_file(old: str, new: str, message: str) -> None:
-    text = Policy(magnitude_jitter=0.5).spec().dumps()
-    assert old in text
-    with pytest.raises(PolicyFileError, match=message):
-        PolicySpec.loads(text.replace(old, new))
-
-
-@pytest.mark.parametrize("method", ["learned", "uniform"])
-def test_a_run_has_it(method: str, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    settings = ["--epochs=1", "--batch_size=256", "--tensorboard=false", "--device=cpu", f"--augment.method={method}"]
-    assert main(["train", *settings, "--config={augment: {magnitude_jitter: 0.5}}", f"--out={out}"]) == 0
-    assert PolicySpec.load(out / "policy.json").magnitude_jitter == 0.5

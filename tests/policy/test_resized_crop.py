@@ -1,6 +1,5 @@
 """Crops and resized crops, compared with other libraries one image at a time."""
 
-import dataclasses
 import math
 from typing import Any
 
@@ -12,7 +11,8 @@ from scipy.ndimage import map_coordinates
 from torch import Tensor
 
 from madao import BaseAugmentation, Policy, RandAugment
-from madao.policy.base_augmentation import BaseDraw, crop, resized_crop
+from madao.policy.base_augmentation import crop, resized_crop
+from tests.helpers.policies import fields
 
 WHOLE = (0.0, 0.0, 1.0, 1.0)
 
@@ -42,17 +42,6 @@ def test_the_whole_image_is_itself(crops: Tensor) -> None:
     result = resized_crop(precise, box, no, 32, 40)
     assert result.dtype == torch.float64
     torch.testing.assert_close(result, precise, rtol=0, atol=1e-12)
-
-
-def test_a_flipped_box_is_mirrored(crops: Tensor) -> None:
-    flipped = torch.arange(16) % 3 == 0
-    whole = resized_crop(crops, boxes(*[WHOLE] * 16), flipped, 32, 40)
-    assert torch.equal(whole[flipped], crops[flipped].flip(3))
-    assert torch.equal(whole[~flipped], crops[~flipped])
-    box = boxes(*[(0.1, 0.3, 0.5, 0.6)] * 16)
-    straight = resized_crop(crops / 255, box, torch.zeros(16, dtype=torch.bool), 24, 24)
-    mirrored = resized_crop(crops / 255, box, torch.ones(16, dtype=torch.bool), 24, 24)
-    torch.testing.assert_close(mirrored, straight.flip(3), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("height", "width"), [(24, 24), (32, 40), (48, 60), (9, 7)])
@@ -141,12 +130,11 @@ def test_a_crop_has_the_height_and_width_it_is_given() -> None:
 @pytest.mark.parametrize("settings", [{"padding": 0, "size": 33}, {"padding": 4, "size": 41}])
 def test_a_crop_that_does_not_fit_is_refused(crops: Tensor, settings: dict[str, Any]) -> None:
     standard = BaseAugmentation(**settings)
-    message = rf"crops of {standard.size} pixels do not fit images of 32 × 40 with padding {standard.padding}; "
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="32 × 40"):
         standard.sample(crops)
     assert standard.centre(crops).shape[2] == 32  # all there is
     draw = BaseAugmentation().sample(crops)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="32 × 40"):
         standard.augment(crops, draw)
 
 
@@ -177,17 +165,12 @@ def test_holes_fall_within_the_result(scale: float | None) -> None:
     assert (holes.flatten(1).sum(1) == 1).all()
 
 
-def parts(draw: BaseDraw) -> list[Tensor]:
-    values = (getattr(draw, field.name) for field in dataclasses.fields(draw))
-    return [value for value in values if isinstance(value, Tensor)]
-
-
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_a_generator_gives_the_same_draw_again(crops: Tensor, scale: float | None) -> None:
     standard = BaseAugmentation(size=12, scale=scale)
 
     def sample(seed: int) -> list[Tensor]:
-        return parts(standard.sample(crops, torch.Generator().manual_seed(seed)))
+        return fields(standard.sample(crops, torch.Generator().manual_seed(seed)))
 
     state = torch.get_rng_state()
     assert len(sample(5)) == (5 if scale is None else 7)
@@ -196,7 +179,7 @@ def test_a_generator_gives_the_same_draw_again(crops: Tensor, scale: float | Non
     assert torch.equal(torch.get_rng_state(), state)
     # Its own numbers go on where they were, whatever other generators gave.
     other = BaseAugmentation(size=12, scale=scale)
-    assert all(map(torch.equal, parts(standard.sample(crops)), parts(other.sample(crops))))
+    assert all(map(torch.equal, fields(standard.sample(crops)), fields(other.sample(crops))))
 
 
 @pytest.mark.parametrize("scale", [None, 0.3])

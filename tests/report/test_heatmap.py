@@ -11,7 +11,7 @@ from madao import ClassPolicy, ImagePolicy, Policy
 from madao.report import read_run, write_report
 from madao.report.gallery import gallery
 from madao.report.heatmap import heat_map
-from tests.helpers.policies import inverting_dark
+from tests.helpers.policies import inverting_class, inverting_dark
 from tests.helpers.run_directories import write_run
 
 NAMES = ("cat & dog", "<b>owl</b>", "fox")
@@ -95,11 +95,7 @@ def test_images_are_shown_under_draws_of_their_own_tables() -> None:
 
 
 def test_images_are_shown_under_draws_of_their_class() -> None:
-    policy = ClassPolicy(2, 1, operations=["Invert", "Equalize"])
-    with torch.no_grad():
-        policy.selection_logits[:, 0] = 50
-        policy.get_parameter("application_deviations")[:, 0] = 50
-        policy.get_parameter("application_deviations")[:, 1] = -50
+    policy = inverting_class(0, 2)
     samples = np.random.default_rng(0).integers(0, 256, (4, 3, 8, 12), dtype=np.uint8)
     shown = gallery(policy.spec(), samples, np.array([0, 1, 1, 0]))
     captions = [{tile.caption for tile in row.tiles[1:]} for row in shown.draws]

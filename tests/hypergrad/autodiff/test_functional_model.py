@@ -189,7 +189,7 @@ def test_tied_and_frozen_parameters_are_one_and_none() -> None:
     assert tied(zeros, IMAGES).abs().max() == 0
     assert {name.split(".")[0] for name in FunctionalModel(build("frozen")).params} == {"1", "6"}
     model = build("tied").requires_grad_(False)
-    with pytest.raises(ValueError, match="no parameter of the model requires a gradient"):
+    with pytest.raises(ValueError, match="gradient"):
         _ = FunctionalModel(model).params
 
 
@@ -280,5 +280,5 @@ def test_a_transformer_in_evaluation_mode_and_half_precision_parameters() -> Non
 
 
 def test_an_unknown_mode_raises() -> None:
-    with pytest.raises(ValueError, match="mode must be 'train', 'eval' or 'keep', got 'test'"):
+    with pytest.raises(ValueError, match="mode"):
         FunctionalModel(nn.Linear(1, 1), "test")  # type: ignore[arg-type]

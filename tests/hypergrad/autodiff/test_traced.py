@@ -226,7 +226,7 @@ def test_losses_that_draw_random_numbers_raise() -> None:
         outputs: Tensor = pure(dict(zip(pure.params, params, strict=True)), inputs[0])
         return outputs.square().mean(1)
 
-    with pytest.raises(UntraceableError, match=r"draws random numbers .*bernoulli"):
+    with pytest.raises(UntraceableError, match="bernoulli"):
         Traced().slopes(loss, params, params, (torch.rand(3, 4),))
 
 
@@ -244,7 +244,7 @@ def test_norms_that_torch_differentiates_wrongly_raise() -> None:
         return torch.layer_norm(inputs[0] @ params[0], (4,)).square().sum(1)
 
     inputs = (torch.rand(3, 4, dtype=torch.float64),)
-    with pytest.raises(UntraceableError, match=r"native_layer_norm.* use torch.nn.functional's"):
+    with pytest.raises(UntraceableError, match="native_layer_norm"):
         Traced().slopes(loss, params, params, inputs)
     expected = ForwardOverReverse().products(loss, params, inputs)(params)
     assert_close(Traced().products(loss, params, inputs)(params), expected)  # forward over reverse has it right

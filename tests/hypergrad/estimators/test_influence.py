@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -184,12 +185,9 @@ def test_the_estimate_is_unbiased(name: str, samples: dict[str, Tensor]) -> None
         assert F.cosine_similarity(values.mean(0), exact, dim=0) > 0.95
 
 
-def test_baselines_lower_the_variance(samples: dict[str, Tensor], capsys: pytest.CaptureFixture[str]) -> None:
+def test_baselines_lower_the_variance(samples: dict[str, Tensor]) -> None:
     discrete = slice(0, 12)  # selection and application: what a baseline acts on
     variance = {name: float(values[:, discrete].var(0).sum()) for name, values in samples.items()}
-    with capsys.disabled():
-        ratios = ", ".join(f"{name} {v / variance['none']:.2f}" for name, v in variance.items() if name != "none")
-        print(f"\nvariance of the score part beside no baseline: {ratios}")
     for name in ("leave one out", "class mean", "unaugmented", "same example"):
         assert variance[name] < variance["none"], name
 
@@ -207,15 +205,12 @@ def test_baselines_have_the_values_computed_by_hand() -> None:
         SameExample()(Batch(torch.tensor([1.0, 2.0, 6.0]), None, None, 3)), torch.tensor([4.0, 3.5, 1.5])
     )
     for draws in (1, 3):
-        with pytest.raises(ValueError, match=f"at least two draws .* got {draws} for 4 rows"):
+        with pytest.raises(ValueError, match="draws"):
             SameExample()(Batch(influence, None, None, draws))
 
 
 def hardness_taken_out(draw: Draw, pathwise: int = COUNT) -> list[Tensor]:
-    """−∂/∂φ of a_b − β ℓ_b with constant β, by explicit gradients and numpy's regression.
-
-    The pathwise part covers the first `pathwise` examples.
-    """
+    """−∂/∂φ of a_b − β ℓ_b by numpy's regression; the pathwise part is that of the first `pathwise` examples."""
     augmented = POLICY.augment(IMAGES, draw)
     influence, loss = influence_of(augmented, LABELS, outer_gradient()), losses(MODEL.params, augmented)
     beta, constant = np.polyfit(loss.detach().numpy(), influence.detach().numpy(), 1)
@@ -250,8 +245,7 @@ def test_same_loss_includes_examples_that_are_only_scored(kind: SecondOrder) -> 
     ]
     given = dataclasses.replace(problem(draw), inner=terms)
     found = hypergradient(given, Identity(1.0), kind, Influence(SameLoss()), check=False).grads
-    for a, b in zip(found, hardness_taken_out(draw, 20), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(found, tuple(hardness_taken_out(draw, 20)), rtol=1e-6, atol=1e-9)
 
 
 def test_same_loss_does_not_depend_on_microbatches() -> None:
@@ -261,8 +255,7 @@ def test_same_loss_does_not_depend_on_microbatches() -> None:
         hypergradient(dataclasses.replace(problem(draw), inner=inner), Identity(1.0), estimator=Influence(SameLoss()))
         for inner in (problem(draw).inner, parts)
     )
-    for a, b in zip(whole.grads, split.grads, strict=True):
-        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(whole.grads, split.grads)
 
 
 def test_same_loss_has_the_values_computed_by_hand() -> None:
@@ -311,20 +304,20 @@ def test_the_weight_of_a_term_multiplies_the_score() -> None:
         hypergradient(dataclasses.replace(given, inner=inner), Identity(1.0), estimator=Influence()).grads
         for inner in (given.inner, uneven)
     )
-    for a, b in zip(once, thrice, strict=True):
-        torch.testing.assert_close(3 * a, b)
+    torch.testing.assert_close(tuple(3 * part for part in once), thrice)
 
 
-def test_missing_and_unfit_inputs_raise() -> None:
-    draw = POLICY.sample(IMAGES, relaxed=True).pathwise()
-    given = problem(draw)
-    with pytest.raises(ValueError, match="Influence needs the log-probability of each draw"):
-        hypergradient(dataclasses.replace(given, log_prob=None), estimator=Influence())
-    with pytest.raises(ValueError, match="log_prob carries no gradient to hyper"):
-        hypergradient(dataclasses.replace(given, log_prob=given.log_prob.detach()), estimator=Influence())  # type: ignore[union-attr]
-    with pytest.raises(ValueError, match=r"the inner loss gave shape \[1\], log_prob has \[48\]; use reduction='none'"):
-        hypergradient(dataclasses.replace(given, inner=lambda p, x: losses(p, x).mean()), estimator=Influence())
-    with pytest.raises(ValueError, match="ClassMean needs the classes of the examples"):
-        hypergradient(dataclasses.replace(given, classes=None), estimator=Influence(ClassMean()))
-    with pytest.raises(ValueError, match="Unaugmented needs the examples before augmentation"):
-        hypergradient(dataclasses.replace(given, plain=None), estimator=Influence(Unaugmented()))
+@pytest.mark.parametrize(
+    ("baseline", "changes", "name"),
+    [
+        (LeaveOneOut(), {"log_prob": None}, "log-probability"),
+        (LeaveOneOut(), {"log_prob": torch.zeros(COUNT)}, "log_prob"),
+        (LeaveOneOut(), {"inner": lambda p, x: losses(p, x).mean()}, "reduction='none'"),
+        (ClassMean(), {"classes": None}, "ClassMean"),
+        (Unaugmented(), {"plain": None}, "Unaugmented"),
+    ],
+)
+def test_missing_and_unfit_inputs_raise(baseline: Baseline, changes: dict[str, Any], name: str) -> None:
+    given = dataclasses.replace(problem(POLICY.sample(IMAGES, relaxed=True).pathwise()), **changes)
+    with pytest.raises(ValueError, match=name):
+        hypergradient(given, estimator=Influence(baseline))

@@ -1,7 +1,6 @@
 """Products with the Gauss-Newton matrix, and its inverse by conjugate gradients, against matrices written out."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,16 +21,9 @@ from madao.hypergrad import (
     hypergradient,
 )
 from madao.hypergrad.autodiff.products import SecondOrder
+from tests.helpers.problems import joined, parts, source
 
-GENERATOR = torch.Generator().manual_seed(0)
-
-
-def random(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=GENERATOR, dtype=torch.float64)
-
-
-def joined(parts: Any) -> Tensor:
-    return torch.cat([part.flatten() for part in parts])
+random = source(0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +64,7 @@ def classified(mode: Any = "eval") -> tuple[Classified, tuple[Tensor, ...], tupl
     model = Network().double()
     model(random(20, 2, 5, 5))  # statistics that are not 0 and 1
     pure = FunctionalModel(model, mode)
-    labels = torch.randint(0, 4, (6,), generator=GENERATOR)
+    labels = torch.tensor([3, 0, 2, 1, 0, 2])
     return Classified(pure, tuple(pure.params), labels), tuple(pure.params.values()), (random(6, 2, 5, 5),)
 
 
@@ -107,11 +99,6 @@ def test_a_traced_product_shares_one_forward_pass() -> None:
     targets = [[str(node.target) for node in g.graph.nodes if node.op == "call_function"] for g in (first, then)]
     # Two forward; two that are two each, the derivative in weights and in inputs; and two back.
     assert [sum("convolution" in target for target in part) for part in targets] == [2, 4]
-
-
-def parts(flat: Tensor) -> tuple[Tensor, ...]:
-    """As two parameters."""
-    return flat[:6].reshape(2, 3), flat[6:]
 
 
 def solved(matrix: Tensor, v: Tensor, solver: GaussNewton | ConjugateGradient) -> Solution:
@@ -174,14 +161,6 @@ def test_steps_end_before_a_direction_without_positive_curvature() -> None:
     assert solved(-matrix.abs(), v, GaussNewton(8, 0, None)).vector[0].tolist() == parts(v)[0].tolist()
 
 
-@pytest.mark.parametrize(
-    "compute", [lambda: GaussNewton(0), lambda: GaussNewton(damping=-1.0), lambda: GaussNewton(scale=0.0)]
-)
-def test_settings_out_of_range_raise(compute: Callable[[], Any]) -> None:
-    with pytest.raises(ValueError, match="must be"):
-        compute()
-
-
 class Fitted:
     """½ ‖A θ − φ‖², whose minimum is A⁻¹ φ."""
 
@@ -220,7 +199,7 @@ def test_the_gradient_of_a_least_squares_problem_is_exact(weight_decay: float) -
 def test_a_loss_without_outputs_raises() -> None:
     hyper = random(4).requires_grad_()
     problem = Problem(random(4), hyper, lambda p, h: (p - h).square().sum(), lambda p, _: p.sum())
-    with pytest.raises(ValueError, match="the inner loss must have the methods outputs"):
+    with pytest.raises(ValueError, match="outputs"):
         hypergradient(problem, GaussNewton())
 
 
@@ -234,7 +213,5 @@ def test_outputs_without_a_derivative_raise(more: Any) -> None:
             return super().of_outputs(outputs["out"], inputs)
 
     problem = Problem(random(4), random(4).requires_grad_(), Both(random(4, 4)), lambda p, _: p.sum())
-    with pytest.raises(
-        ValueError, match=r"needs outputs that are floating-point tensors, .* got (NoneType|torch.int64)"
-    ):
+    with pytest.raises(ValueError, match="NoneType" if more is None else r"torch\.int64"):
         hypergradient(problem, GaussNewton())

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +12,11 @@ from torch import Tensor
 
 from madao.hypergrad import (
     ConjugateGradient,
+    Deflated,
     DoubleBackward,
     FiniteDifference,
     ForwardOverReverse,
+    GaussNewton,
     Identity,
     Influence,
     Momentum,
@@ -233,49 +236,55 @@ def test_results_have_the_form_of_their_problem() -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "message"),
+    ("kind", "settings"),
     [
-        (lambda: Neumann(-1), "steps must be at least 0, got -1"),
-        (lambda: Neumann(5, 0.0), "scale must be above 0"),
-        (lambda: ConjugateGradient(0), "steps must be at least 1"),
-        (lambda: ConjugateGradient(damping=-1), "tolerance and damping must be at least 0"),
-        (lambda: Nystrom(0), "rank must be at least 1"),
-        (lambda: Nystrom(damping=0.0), "damping must be above 0"),
-        (lambda: Identity(-1.0), "scale must be above 0"),
-        (lambda: Unrolled(0), "steps must be at least 1"),
-        (lambda: FiniteDifference(0.0), "step must be above 0"),
+        (Neumann, {"steps": -1}),
+        (Neumann, {"scale": 0.0}),
+        *((Neumann, {"tolerance": tolerance}) for tolerance in (-0.1, 1.0, math.nan)),
+        (ConjugateGradient, {"steps": 0}),
+        (ConjugateGradient, {"damping": -1}),
+        (GaussNewton, {"steps": 0}),
+        (GaussNewton, {"damping": -1.0}),
+        (GaussNewton, {"scale": 0.0}),
+        (Deflated, {"memory": 0}),
+        *((Deflated, {"scale": scale}) for scale in (0.0, math.nan)),
+        *((Deflated, {"damping": damping}) for damping in (0.0, -1.0)),
+        (Nystrom, {"rank": 0}),
+        (Nystrom, {"damping": 0.0}),
+        (Identity, {"scale": -1.0}),
+        (Unrolled, {"steps": 0}),
+        (FiniteDifference, {"step": 0.0}),
     ],
 )
-def test_settings_out_of_range_raise(build: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build()
+def test_settings_out_of_range_raise(kind: Callable[..., object], settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        kind(**settings)
 
 
-def test_malformed_problems_raise() -> None:
-    one = torch.ones(2)
+ONE = torch.ones(2)
 
-    def problem(**changes: object) -> Problem:
-        fields = {"params": one, "hyper": one, "inner": lambda t, p: (t * p).sum(), "outer": lambda t, _: t.sum()}
-        return Problem(**(fields | changes))  # type: ignore[arg-type]
 
-    with pytest.raises(ValueError, match=r"inner loss must return .*, got torch\.float32 of shape \[1, 2\]"):
-        hypergradient(problem(inner=lambda t, p: (t * p)[None]))
-    with pytest.raises(
-        ValueError, match="outer loss must return a floating-point scalar or one value per example, got float"
-    ):
-        hypergradient(problem(outer=lambda t, _: 1.0))
-    with pytest.raises(ValueError, match="the inner loss is empty"):
-        hypergradient(problem(inner=lambda t, p: (t * p)[:0]))
-    with pytest.raises(TypeError, match=r"params must hold floating-point tensors only, got torch\.int64"):
-        hypergradient(problem(params=torch.ones(2, dtype=torch.int64)))
-    with pytest.raises(ValueError, match="hyper is empty"):
-        hypergradient(problem(hyper=[]))
-    for constant in (lambda t, _: one.sum(), lambda t, p: p.sum()):
-        with pytest.raises(ValueError, match="the outer loss does not depend on the params it is given"):
-            hypergradient(problem(outer=constant))
-    with pytest.raises(ValueError, match="the inputs carry no gradient to hyper"):
-        hypergradient(problem(hyper=one.clone().requires_grad_(), inputs=2 * one))
-    with pytest.raises(ValueError, match="every tensor of hyper must require a gradient"):
-        hypergradient(problem(inputs=2 * one))
-    with pytest.raises(ValueError, match=r"Unrolled.* use the estimator Relaxed\(\), got Influence"):
-        hypergradient(problem(), Unrolled(2), estimator=Influence())
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"inner": lambda t, p: (t * p)[None]}, r"inner loss .* \[1, 2\]"),
+        ({"outer": lambda t, _: 1.0}, "outer loss .* float"),
+        ({"inner": lambda t, p: (t * p)[:0]}, "inner loss is empty"),
+        ({"hyper": []}, "hyper is empty"),
+        *(({"outer": constant}, "outer loss") for constant in (lambda t, _: ONE.sum(), lambda t, p: p.sum())),
+        ({"hyper": ONE.clone().requires_grad_(), "inputs": 2 * ONE}, "inputs"),
+        ({"inputs": 2 * ONE}, "hyper must require a gradient"),
+    ],
+)
+def test_malformed_problems_raise(changes: dict[str, Any], place: str) -> None:
+    fields: dict[str, Any] = {"params": ONE, "hyper": ONE, "inner": lambda t, p: (t * p).sum()}
+    with pytest.raises(ValueError, match=place):
+        hypergradient(Problem(**{**fields, "outer": lambda t, _: t.sum(), **changes}))
+
+
+def test_problems_that_are_not_differentiable_raise() -> None:
+    inner, outer = (lambda t, p: (t * p).sum()), (lambda t, _: t.sum())
+    with pytest.raises(TypeError, match="params"):
+        hypergradient(Problem(torch.ones(2, dtype=torch.int64), ONE, inner, outer))
+    with pytest.raises(ValueError, match=r"Relaxed\(\), got Influence"):
+        hypergradient(Problem(ONE, ONE, inner, outer), Unrolled(2), estimator=Influence())

