@@ -136,6 +136,13 @@ CASES = {
 SLOW = ("moco", "lraspp_mobilenet_v3_large")
 
 
+def sloped(count: int, channels: int, height: int, width: int, generator: torch.Generator) -> Tensor:
+    """Noise that gets lighter to the lower right, so that every cut has other outputs."""
+    noise = torch.randint(0, 60, (count, channels, height, width), generator=generator, dtype=torch.uint8)
+    slope = torch.linspace(0, 95, height)[:, None] + torch.linspace(0, 95, width)
+    return noise + slope.to(torch.uint8)
+
+
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CASES])
 def test_a_program_without_madao_computes_the_same(name: str, tmp_path: Path) -> None:
     model = make(name)
@@ -148,10 +155,7 @@ def test_a_program_without_madao_computes_the_same(name: str, tmp_path: Path) ->
     if model.task != "segmentation":
         shapes |= {"wide": (2, side + 31, 2 * side), "tall": (5, 3 * side, side), "small": (1, 9, 12)}
     generator = torch.Generator().manual_seed(1)
-    images = {
-        key: torch.randint(0, 256, (count, channels, *rest), generator=generator, dtype=torch.uint8)
-        for key, (count, *rest) in shapes.items()
-    }
+    images = {key: sloped(count, channels, height, width, generator) for key, (count, height, width) in shapes.items()}
     load_elsewhere(tmp_path, paths, images)
     for path in paths:
         found = np.load(tmp_path / f"{path.suffix[1:]}.npz")
@@ -161,7 +165,7 @@ def test_a_program_without_madao_computes_the_same(name: str, tmp_path: Path) ->
                 expected = model(batch)
             assert found[key].shape == expected.shape
             # Resized pixels may differ by a level.
-            near = (1e-4 if key in ("square", "one") else 0.02) * float(expected.abs().max().clamp(min=1))
+            near = (1e-4 if key in ("square", "one") else 0.012) * float(expected.abs().max().clamp(min=1))
             assert torch.allclose(torch.from_numpy(found[key]), expected, atol=near), (path, key)
 
 
