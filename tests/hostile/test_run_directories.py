@@ -87,9 +87,9 @@ def test_any_value_in_the_place_of_another(
             reported(damage(intact, tmp_path, name, write({**content, key: value}).encode()), tmp_path, capsys)
 
 
-def archive(**arrays: np.ndarray) -> bytes:
+def archive(images: np.ndarray) -> bytes:
     file = io.BytesIO()
-    np.savez_compressed(file, **arrays)
+    np.savez_compressed(file, images=images)
     return file.getvalue()
 
 
@@ -108,9 +108,9 @@ def zeros(count: int) -> bytes:
 STAGE = {name: {"selection": 1 / 2, "application": 1.0} for name in ("Invert", "Equalize")}
 MANY_STAGES = {"format": "madao-policy", "version": 1, "fill": 0.0, "operations": {"Invert": {}, "Equalize": {}}}
 HOSTILE = {
-    "many images": ("samples.npz", archive(images=np.zeros((50_000, 1, 2, 2), np.uint8))),
-    "no images": ("samples.npz", archive(images=np.zeros((0, 1, 2, 2), np.uint8))),
-    "images of another kind": ("samples.npz", archive(images=np.zeros((4, 2, 8, 8), np.float64))),
+    "many images": ("samples.npz", archive(np.zeros((50_000, 1, 2, 2), np.uint8))),
+    "no images": ("samples.npz", archive(np.zeros((0, 1, 2, 2), np.uint8))),
+    "images of another kind": ("samples.npz", archive(np.zeros((4, 2, 8, 8), np.float64))),
     "an archive of zeros": ("samples.npz", zeros(200)),
     "an archive that claims 10^9 images": ("samples.npz", zeros(10**9)),
     "many stages": ("policy.json", json.dumps({**MANY_STAGES, "stages": [STAGE] * 3_000}).encode()),
@@ -133,7 +133,7 @@ def test_hostile_files_leave_the_rest_of_the_report(
 ) -> None:
     if content is None:
         content = madao.Policy(fill=(0.1, 0.2, 0.3)).spec().dumps().encode()
-        run = damage(intact, tmp_path, "samples.npz", archive(images=np.zeros((4, 1, 8, 8), np.uint8)))
+        run = damage(intact, tmp_path, "samples.npz", archive(np.zeros((4, 1, 8, 8), np.uint8)))
         (run / name).write_bytes(content)
     else:
         run = damage(intact, tmp_path, name, content)

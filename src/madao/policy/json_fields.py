@@ -117,8 +117,9 @@ def kind(value: Any) -> str:
     """Name a JSON value for messages."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
-    names = {dict: "an object", list: "a list"}
-    return names.get(type(value)) or f"{'the text ' if isinstance(value, str) else ''}{shown(value)}"
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    return f"{'the text ' if isinstance(value, str) else ''}{shown(value)}"
 
 
 def shown(value: Any) -> str:

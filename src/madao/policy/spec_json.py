@@ -160,12 +160,14 @@ def _read_operation(name: str, description: Any) -> Operation:
         return known
     check_members(where, description, required=("range", "signed", "unit"))
     if description["signed"] is not known.signed:
-        raise PolicyFileError(f"{where}.signed: expected {json.dumps(known.signed)}, got {kind(description['signed'])}")
+        raise PolicyFileError(
+            f"{where}.signed: expected {json.dumps(known.signed)}, got {shown(description['signed'])}"
+        )
     if not isinstance(description["unit"], str):
         raise PolicyFileError(f"{where}.unit: expected text, got {kind(description['unit'])}")
     span = description["range"]
     if not isinstance(span, list) or len(span) != 2:
-        raise PolicyFileError(f"{where}.range: expected two numbers, got {kind(span)}")
+        raise PolicyFileError(f"{where}.range: expected two numbers, got {shown(span)}")
     neutral, strongest = (read_number(f"{where}.range", bound) for bound in span)
     if neutral != known.range[0]:
         raise PolicyFileError(
