@@ -113,7 +113,7 @@ def test_an_image_that_cannot_be_read_is_skipped_on_request() -> None:
             return super().__getitem__(index)
 
     images = TorchDatasetImages(Broken("tensor"), LABELS, side=8, on_error="skip")
-    assert images.decode_all()[1] == ["item 2 of the data set"]
+    assert [skipped.name for skipped in images.decode_all()[1]] == ["item 2 of the data set"]
     with pytest.raises(DataError, match="item 2 of the data set"):
         TorchDatasetImages(Broken("tensor"), LABELS, side=8).load([2])
 

@@ -1,6 +1,7 @@
 """Data sets of torch and torchvision as images of madao."""
 
 import io
+import math
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -65,6 +66,10 @@ class TorchDatasetImages(LazyImages):
         file = io.BytesIO()
         Image.fromarray(array).save(file, "PNG")
         return file.getvalue()
+
+    def length(self, index: int) -> int:
+        """Return the number of decoded bytes: the encoded ones are not known without reading."""
+        return math.prod(self.shape)
 
     def name(self, index: int) -> str:
         """Return the name of an image for error messages."""

@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 
 from madao.errors import MissingPackageError
-from madao.models.external import is_timm, require, torchvision_names
+from madao.models.external import require, torchvision_names
 from madao.models.layers import heads
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
@@ -55,7 +55,8 @@ def _published_statistics(name: str) -> Statistics | None:
             weights = next(iter(require("torchvision").models.get_model_weights(name)), None)
             transform = None if weights is None else weights.transforms()
             return None if transform is None else (tuple(transform.mean), tuple(transform.std))
-        published = require("timm").get_pretrained_cfg(bare) if is_timm(bare) else None
+        timm = require("timm")
+        published = timm.get_pretrained_cfg(bare) if timm.is_model(bare) else None
     except MissingPackageError:
         return None
     return None if published is None else (tuple(published.mean), tuple(published.std))
