@@ -12,7 +12,7 @@ from torch import Tensor
 from madao.cli import main
 from madao.inference import ImageModel
 from tests.helpers.command_line import fails
-from tests.helpers.run_of_photos import CLASSES, save_every_form, train, write_photos
+from tests.helpers.run_of_photos import NAMES, save_every_form, train, write_photos
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_csv_holds_any_name(run: Path, folder: Path, capsys: pytest.CaptureFixtu
     assert header == ["path", "class", "probability", "class_2", "probability_2", "class_3", "probability_3"]
     assert [row[0] for row in rows] == sorted(str(path) for path in folder.iterdir())
     for row in rows:
-        assert {row[1], row[3], row[5]} == set(CLASSES)
+        assert {row[1], row[3], row[5]} == set(NAMES)
         shares = [float(row[place]) for place in (2, 4, 6)]
         assert shares == sorted(shares, reverse=True)
         assert sum(shares) == pytest.approx(1, abs=1e-5)
@@ -51,7 +51,7 @@ def test_json_and_a_file_of_it(run: Path, folder: Path, capsys: pytest.CaptureFi
     found = json.loads(printed)
     assert [entry["path"] for entry in found] == sorted(str(path) for path in folder.iterdir())
     assert all(len(entry["predictions"]) == 1 for entry in found)
-    assert {entry["predictions"][0]["class"] for entry in found} <= set(CLASSES)
+    assert {entry["predictions"][0]["class"] for entry in found} <= set(NAMES)
     assert main(["predict", str(run), str(folder), "--format=json", "--top=1", "--out=found.json"]) == 0
     assert Path("found.json").read_text() == printed
     assert capsys.readouterr().out == ""

@@ -8,10 +8,13 @@ import numpy as np
 from PIL import Image
 
 from madao.config.train_config import AugmentConfig, DataConfig, ModelConfig, TaskConfig, TrainConfig
+from madao.text import printable
 from madao.training.builders.run import build_run
 from madao.training.trainer import Trainer
 
 CLASSES = ('cat, "big"', "dog\x1b[2J", "öwl")  # as hostile to a table, a CSV file and a terminal as folders allow
+NAMES = tuple(map(printable, CLASSES))
+"""The classes as a run calls them."""
 
 
 def photo(seed: int, size: tuple[int, int]) -> Image.Image:

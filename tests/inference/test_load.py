@@ -20,7 +20,7 @@ from madao.errors import DataError, UserError
 from madao.files import load_torch, save_torch
 from madao.inference import ImageModel
 from madao.training.builders.run import build_run
-from tests.helpers.run_of_photos import CLASSES, save_every_form, train, write_photos
+from tests.helpers.run_of_photos import CLASSES, NAMES, save_every_form, train, write_photos
 from tests.helpers.training import settings, splits, trained
 
 
@@ -87,7 +87,7 @@ def test_the_module_knows_what_it_is(run: Path) -> None:
     assert isinstance(model, nn.Module)
     assert not model.training
     assert not any(parameter.requires_grad for parameter in model.parameters())
-    assert model.classes == CLASSES
+    assert model.classes == NAMES
     assert (model.task, model.architecture) == ("classification", "small-cnn")
     assert (model.preprocessing.size, model.preprocessing.stored_size) == (24, 27)
 

@@ -1,15 +1,14 @@
 """`madao evaluate`: measure the error of a model that `madao train` trained."""
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from madao.cli.parser import call
-from madao.config.train_config import from_dict
 from madao.device.precision import set_precision
-from madao.errors import DamagedFileError, DataError, ModelError, UserError, first_line
+from madao.errors import DataError, ModelError, UserError
+from madao.inference.saved_run import SavedRun
 from madao.inference.trained_on import trained_on_warning
 from madao.tasks import EvalResult
 from madao.training.builders.environment import pick_device
@@ -18,9 +17,7 @@ from madao.training.builders.policy import build_base_augmentation
 from madao.training.builders.task import build_task
 from madao.training.evaluate import evaluate_images
 from madao.training.linear_probe import LinearProtocol, linear_evaluation
-from madao.training.run.checkpoint import LAST
-from madao.training.run.contents import check_weights, fitting
-from madao.training.run.directory import RunDirectory
+from madao.training.run.contents import fitting
 from madao.training.splits import load_splits, on_device
 
 
@@ -52,18 +49,15 @@ def evaluate(
         protocol: Measure: task (as in training) or linear (error of a linear classifier on MoCo's frozen features).
         linear: Training of the linear classifier.
     """
-    directory = RunDirectory(Path(run))
-    saved = directory.saved_config()
-    if saved is None:
-        raise UserError(f"{run} is not a run directory: it has no config.yaml")
-    config = from_dict(saved)
+    saved = SavedRun(Path(run))
+    config = saved.config
     if protocol == "linear" and config.task.name != "moco":
         raise UserError(f"--protocol linear needs a run of the task moco, but the task of {run} is {config.task.name}")
     weights = weights or config.eval_checkpoint
     data = config.data if root is None else dataclasses.replace(config.data, root=root)
     where = pick_device(device)
     autocast = set_precision(config.precision, where)
-    state = _load_weights(directory, weights)
+    state = saved.read_checkpoint(weights)
     splits, _ = on_device(load_splits(data), data, where)  # with the decoder of the run
     trained = len(state["classes"])
     if len(splits.classes) > trained:
@@ -81,11 +75,11 @@ def evaluate(
     if warning is not None:
         print(f"madao: {warning}", file=sys.stderr)
     # Normalise as in training, even if the images are others.
-    mean, std = _statistics(directory, splits.channels)
+    mean, std = saved.read_statistics(splits.channels)
     splits = dataclasses.replace(splits, mean=mean, std=std)
     model = build_model(dataclasses.replace(config.model, pretrained=False), splits, config.task)
     average = state.get("average")
-    with fitting(directory.path / "checkpoints" / f"{weights}.pt"):
+    with fitting(saved.directory.path / "checkpoints" / f"{weights}.pt"):
         model.load_state_dict(average["module"] if average else state["model"])
     try:
         standard = build_base_augmentation(config.augment, splits, 0)
@@ -113,29 +107,6 @@ def evaluate(
         f"{split} {called} {100 * found.error:.2f} % {_of(found)}, loss {found.loss:.4f}, "
         f"{weights} weights of {run} (epoch {state['epoch']})"
     )
-
-
-def _load_weights(directory: RunDirectory, weights: Literal["best", "last"]) -> dict[str, Any]:
-    """Return the content of a checkpoint, with the fields that evaluation needs."""
-    if weights == "best":
-        return directory.load_best()
-    state = directory.checkpoints.load()
-    if state is None:
-        raise UserError(f"{directory.path} has no checkpoint yet")
-    return check_weights(state, directory.checkpoints.folder / LAST)
-
-
-def _statistics(directory: RunDirectory, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and standard deviation of each channel that the run was trained with."""
-    path = directory.path / "split.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        mean, std = (tuple(map(float, found[name])) for name in ("mean", "std"))
-    except (LookupError, OSError, TypeError, ValueError) as error:
-        raise DamagedFileError(f"cannot read mean and std of {path} ({first_line(error)}); restore the file") from None
-    if len(mean) != channels or len(std) != channels:
-        raise DamagedFileError(f"{path} has {len(mean)} means and {len(std)} deviations for {channels} channels")
-    return mean, std
 
 
 def _of(found: EvalResult) -> str:

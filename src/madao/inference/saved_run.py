@@ -9,11 +9,13 @@ import numpy as np
 from torch import nn
 
 from madao.config.train_config import from_dict
-from madao.errors import UserError
+from madao.errors import DamagedFileError, UserError, first_line
 from madao.inference.image_model import ImageModel
 from madao.inference.preprocessing import Preprocessing
 from madao.training.builders.model import build_named_model
 from madao.training.run.artifacts import SAMPLES
+from madao.training.run.checkpoint import LAST
+from madao.training.run.contents import check_weights
 from madao.training.run.directory import RunDirectory
 from madao.training.splits import stored_size
 
@@ -44,11 +46,29 @@ class SavedRun:
         Raises:
             UserError: There is no such checkpoint, or it cannot be read.
         """
-        name = name or self.config.eval_checkpoint
-        state = self.directory.load_best() if name == "best" else self.directory.checkpoints.load()
-        if not isinstance(state, dict):
-            raise UserError(f"{self.directory.path} has no {name} checkpoint yet; wait for the end of its first epoch")
-        return state
+        if (name or self.config.eval_checkpoint) == "best":
+            return self.directory.load_best()
+        state = self.directory.checkpoints.load()
+        if state is None:
+            raise UserError(f"{self.directory.path} has no checkpoint yet; wait for the end of its first epoch")
+        return check_weights(state, self.directory.checkpoints.folder / LAST)
+
+    def read_statistics(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return the mean and standard deviation of each channel that the run was trained with.
+
+        Raises:
+            DamagedFileError: The file that holds them is damaged, or of images with other channels.
+        """
+        path = self.directory.path / "split.json"
+        try:
+            found = self._read_json(path.name)
+            mean, std = (tuple(map(float, found[name])) for name in ("mean", "std"))
+        except (LookupError, OSError, TypeError, ValueError) as error:
+            reason = first_line(error)
+            raise DamagedFileError(f"cannot read mean and std of {path} ({reason}); restore the file") from None
+        if len(mean) != channels or len(std) != channels:
+            raise DamagedFileError(f"{path} has {len(mean)} means and {len(std)} deviations for {channels} channels")
+        return mean, std
 
     def build(self, state: dict[str, Any], network: nn.Module | None = None) -> ImageModel:
         """Build the model of a checkpoint.

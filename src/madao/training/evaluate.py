@@ -12,9 +12,25 @@ from madao.distributed.group import ProcessGroup
 from madao.hypergrad.autodiff.functional_model import in_mode
 from madao.policy import BaseAugmentation
 from madao.tasks import Classification, EvalResult, Metric, Task
+from madao.training.run.state import Run
 
 _COMPARED = 50_000
 """The most training images, evenly spaced, to compare with: all of CIFAR's, and a cheap check on ImageNet."""
+
+
+def evaluate_run(run: Run, images: Images) -> EvalResult:
+    """Measure the model of a run on images that are not augmented."""
+    run.ranks.broadcast_(run.evaluated.buffers())
+    return evaluate_images(
+        run.evaluated,
+        images,
+        run.splits.train,
+        run.task,
+        run.base_augmentation,
+        autocast=run.autocast,
+        ranks=run.ranks,
+        workers=run.config.data.processes,
+    )
 
 
 def evaluate_images(

@@ -6,12 +6,10 @@ import time
 import torch
 from torch import Tensor
 
-from madao.data import Images
 from madao.distributed.launch import rank_zero_first
 from madao.errors import DataError, SharedError, UserError
 from madao.models.fine_tuning import freeze_norms
-from madao.tasks import EvalResult
-from madao.training.evaluate import evaluate_images
+from madao.training.evaluate import evaluate_run
 from madao.training.interrupt import Interrupted, StopRequest, stop_requests
 from madao.training.monitor.advice import loader_advice, memory_advice
 from madao.training.monitor.loggers import TensorBoardLogger
@@ -173,7 +171,7 @@ class Trainer:
         rate = run.profiler.rate(run.metrics.images)
         timing = timing_row(run.profiler.seconds, rate, run.profiler.read())
         due = run.epoch % config.evaluate_every == 0 or run.epoch == config.epochs
-        score = self.evaluate(run.splits.validation) if due and run.splits.validation is not None else None
+        score = evaluate_run(run, run.splits.validation) if due and run.splits.validation is not None else None
         run.validation_error = run.validation_error if score is None else score.error
         row = {
             "epoch": run.epoch,
@@ -206,21 +204,6 @@ class Trainer:
         run.console.epoch(row, config.epochs, rate, run.policy, timing["model_images_per_second"], due)
         run.console.advise(loader_advice(timing, config.data, run.splits, run.device.type == "cuda"))
 
-    def evaluate(self, images: Images) -> EvalResult:
-        """Measure the model on images that are not augmented."""
-        run = self.run
-        run.ranks.broadcast_(run.evaluated.buffers())
-        return evaluate_images(
-            run.evaluated,
-            images,
-            run.splits.train,
-            run.task,
-            run.base_augmentation,
-            autocast=run.autocast,
-            ranks=run.ranks,
-            workers=run.config.data.processes,
-        )
-
     def finish(self) -> Result:
         """Evaluate on the test set, once, and write the result."""
         run = self.run
@@ -230,7 +213,7 @@ class Trainer:
             with fitting(run.directory.best):
                 run.evaluated.load_state_dict(best["model"])
             epoch, error = best["epoch"], best["validation_error"]
-        test = None if run.splits.test is None else self.evaluate(run.splits.test)
+        test = None if run.splits.test is None else evaluate_run(run, run.splits.test)
         self.skipped.update()
         shared, classes = preferences(run.policy)
         result = Result(
