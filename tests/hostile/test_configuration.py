@@ -160,6 +160,14 @@ def test_null_and_home_as_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert read_config(["--config", "{out: null}"]).out is None
 
 
+@pytest.mark.parametrize("setting", ["accumulate", "seed", "optimizer.lr", "data.val_fraction", "augment.exclude"])
+def test_settings_that_need_a_value_are_not_null(setting: str) -> None:
+    section, _, name = setting.rpartition(".")
+    with pytest.raises(UserError, match=f"`{setting}`"):
+        read_config(["--config", f"{{{section}: {{{name}: null}}}}" if section else f"{{{name}: null}}"])
+    assert read_config(["--config", "{data: {size: null}, model: {name: null}}"]).data.size is None
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
     [

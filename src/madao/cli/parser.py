@@ -17,6 +17,8 @@ from madao.config.aliases import current_arguments, current_config
 from madao.config.checks import is_writable
 from madao.config.plain_yaml import check_plain_yaml, read_yaml, read_yaml_file
 from madao.config.train_config import NOT_OPTIONS, TrainConfig
+from madao.config.typed import is_of
+from madao.config.typed import words as words_of
 from madao.errors import UserError
 from madao.text import printable
 
@@ -74,7 +76,12 @@ class Parser(jsonargparse.ArgumentParser):
         reads the files that it names.
         """
         given = [self._checked(option, value) for option, value in _with_values([] if args is None else args)]
-        return super().parse_args([word for words in given for word in words], *arguments, **keywords)
+        found = super().parse_args([word for words in given for word in words], *arguments, **keywords)
+        for action in self._actions:  # jsonargparse takes null for a setting that was not given
+            expected = getattr(action, "_typehint", None)
+            if expected and action.default is not None and found.get(action.dest, "") is None and not is_of(None, expected):
+                raise UserError(f"`{action.dest}`: expected {words_of(expected)}, got null")
+        return found
 
     def _checked(self, option: str, value: str | None) -> list[str]:
         if value is None:
