@@ -1,5 +1,6 @@
 """The outer loop of a run, from its settings."""
 
+import dataclasses
 import functools
 import random
 
@@ -25,9 +26,11 @@ from madao.hypergrad import (
 )
 from madao.hypergrad.estimators.baselines import Baseline
 from madao.outer import ComputeOptions, PolicyOptimizer
+from madao.outer.budget import MOST_PARTS
 from madao.outer.policy_adam import PolicyAdam
 from madao.policy import AugmentationPolicy, BaseAugmentation, Policy
 from madao.tasks import Task
+from madao.training.builders.outer_plan import plan_settings
 from madao.training.ema import WeightAverage
 from madao.training.monitor.profiler import Profiler
 from madao.training.outer_loop import OuterLoop
@@ -39,9 +42,6 @@ _BASELINES: dict[str, Baseline] = {
     "same-loss": SameLoss(),
     "unaugmented": Unaugmented(),
 }
-
-_MOST_PARTS = 16
-"""The most passes into which the images of an outer step are divided by default."""
 
 
 def build_outer_loop(
@@ -74,7 +74,12 @@ def build_outer_loop(
     """
     if not isinstance(policy, Policy):
         return None
-    settings, ranks = config.outer, ProcessGroup.current()
+    warmup = round(warmup_epochs(config.outer.warmup, config.epochs) * len(train_batches))
+    settings, plan = plan_settings(config, network, splits, len(train_batches), warmup)
+    config, ranks = dataclasses.replace(config, outer=settings), ProcessGroup.current()
+    assert settings.every is not None
+    assert settings.lr is not None
+    assert settings.guard is not None
     if task.targets_follow_policy and settings.baseline == "class-mean":
         raise UserError(
             f"`outer.baseline=class-mean` needs a class for every image, and {task.name} has none; choose another "
@@ -85,7 +90,7 @@ def build_outer_loop(
             parameter.requires_grad_(name.startswith("selection") == (settings.learn == "selection"))
     ema = WeightAverage(network, settings.average, ramp=False) if settings.average else None
     optimizer: torch.optim.Optimizer = (
-        PolicyAdam(policy.parameters(), settings.lr, settings.init_decay)
+        PolicyAdam(policy.parameters(), settings.lr, settings.init_decay, settings.guard)
         if settings.optimizer == "adam"
         else torch.optim.RMSprop(policy.parameters(), lr=settings.lr)
     )
@@ -94,7 +99,7 @@ def build_outer_loop(
         network if ema is None else ema.module.requires_grad_(True),
         task.outer_losses,
         every=settings.every,
-        warmup=round(warmup_epochs(settings.warmup, config.epochs) * len(train_batches)),
+        warmup=warmup,
         optimizer=optimizer,
         solver=_solver(settings),
         estimator=Relaxed() if settings.estimator == "relaxed" else Influence(_BASELINES[settings.baseline]),
@@ -119,6 +124,7 @@ def build_outer_loop(
     return OuterLoop(
         outer,
         settings,
+        plan=plan,
         network=network,
         task=task,
         base_augmentation=base_augmentation,
@@ -179,7 +185,7 @@ def _microbatch(config: TrainConfig, world: int) -> int | None:
         return settings.microbatch  # products keep the activations of all parts, so that parts save no memory
     # As many images as in a training pass fit. But very many parts make a long graph, and slow passes of few images.
     most = max(settings.batch_size or 0, settings.train_batch_size or 0, config.batch_size)
-    return max(own, -(-most // (_MOST_PARTS * world)))
+    return max(own, -(-most // (MOST_PARTS * world)))
 
 
 def _solver(settings: OuterConfig) -> Deflated | GaussNewton | Neumann | Identity:
