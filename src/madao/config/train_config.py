@@ -141,7 +141,7 @@ class AugmentConfig:
         shrinkage: Strength with which the policies of classes or images are pulled towards their shared part; 0 for no
             pull.
         crop: Base crop: pad (shift by up to `padding` pixels), resized (random part of the image, rescaled), or none.
-        padding: Largest shift of the crop pad, in pixels. By default 4, or an eighth of the side below 32 pixels.
+        padding: Largest shift of the crop pad, in pixels. By default 4, but 0 for images below 32 pixels.
         scale: Smallest fraction of the image area that the crop resized keeps.
         flip: Mirror half of the images. By default true, except for data sets where mirroring changes the label.
         cutout: Side of the square that Cutout erases, in pixels; 0 for no Cutout.

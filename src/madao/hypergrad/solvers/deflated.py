@@ -9,7 +9,7 @@ from torch import Tensor
 
 from madao.hypergrad import pytree
 from madao.hypergrad.pytree import Vector
-from madao.hypergrad.result import Solution, Stats, series_status
+from madao.hypergrad.result import Solution, Stats, direct_status
 from madao.hypergrad.solvers.gradient_history import GradientHistory
 from madao.hypergrad.solvers.solver import Solver, System
 
@@ -81,7 +81,7 @@ class Deflated(Solver):
             target[part] -= coefficients[0] * newest[part] + coefficients[1:] @ recent[:, part].to(newest.dtype)
         q = pytree.shaped(target, v)
         lengths = torch.stack([pytree.norm(v), pytree.norm(q)])
-        return Solution(pytree.scaled(q, self.scale), lengths, None, 0, series_status, carry=newest.to(recent.dtype))
+        return Solution(pytree.scaled(q, self.scale), lengths, None, 0, direct_status, carry=newest.to(recent.dtype))
 
     def prepare(self, state: Any, params: Any, check: bool) -> GradientHistory:
         """Return the history, or an empty one if it belongs to another solver or to other parameters."""

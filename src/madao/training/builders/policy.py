@@ -94,8 +94,8 @@ def build_base_augmentation(config: AugmentConfig, splits: Splits, seed: int) ->
 
 
 def _padding(config: AugmentConfig, size: int) -> int:
-    # 4 pixels of a digit are as much as the policy's own translations, which would have nothing to add.
-    return min(4, size // 8) if config.padding is None else config.padding
+    # Shifts by 4 pixels would cut off much of a small image, such as a digit.
+    return (4 if size >= 32 else 0) if config.padding is None else config.padding
 
 
 def build_augmentation(
