@@ -118,9 +118,6 @@ def test_an_outer_step_takes_the_newest_training_images_and_enough_validation_im
     loader = DataLoader(TensorDataset(*VALIDATION), 4)
     for batch in batches(10):
         given.append(batch)
-        if len(given) < 3:
-            outer.tick()
-            outer.calls -= 1
         outer.step(batch, loader)
     assert outer.updates > 0
     assert set(seen[2:]) == {(20, 30)}
@@ -184,6 +181,22 @@ def test_a_batch_that_is_a_mapping_is_told_by_its_keys() -> None:
         open_loop(every=1).step(TRAIN, [{"pixels": images, "label": targets}])  # type: ignore[list-item]
     with pytest.raises(TypeError, match=r"train_batch must be .*'pixels'"):
         open_loop(every=1).step({"pixels": images, "label": targets}, VALIDATION)  # type: ignore[arg-type]
+
+
+def test_a_loop_that_ticks_has_to_plan_first() -> None:
+    outer = open_loop()
+    with pytest.raises(ValueError, match=r"call plan\(images\) before"):
+        outer.tick()
+    outer.plan(TRAIN[0])
+    assert outer.tick() in (True, False)
+
+
+def test_the_transform_decides_about_the_size_of_images() -> None:
+    def smaller(images: Tensor) -> Tensor:
+        return images[..., :8, :8]
+
+    large = torch.rand(4, 1, 32, 32)
+    assert open_loop(transform=smaller).plan(large) == open_loop().plan(large[..., :8, :8])
 
 
 @pytest.mark.parametrize("budget", [0.0, -1.0, float("nan"), float("inf")])

@@ -153,7 +153,8 @@ class PolicyCallback(Callback):
         """Prepare the outer steps, now that the model is on its device."""
         model: nn.Module = pl_module if self.model is None else pl_module.get_submodule(self.model)
         autocast = None if trainer.precision in _WITHOUT_AUTOCAST else torch.bfloat16
-        total = trainer.estimated_stepping_batches  # infinite if only time or a callback ends the training
+        # Infinite if only time or a callback ends the training.
+        total = trainer.estimated_stepping_batches if self._learner.asks_for_total_steps else math.inf
         self._learner.start(model, autocast, int(total) if math.isfinite(total) else None)
 
     def on_train_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:

@@ -100,6 +100,11 @@ class LoopAdapter:
             ]
             self._saved = None
 
+    @property
+    def asks_for_total_steps(self) -> bool:
+        """Whether a plan of outer steps depends on the number of optimizer steps of the training."""
+        return self.settings.get("every") is None and self.settings.get("total_steps") is None
+
     def stop(self) -> None:
         """Release the validation loader and its workers."""
         self._validation = None
@@ -144,6 +149,8 @@ class LoopAdapter:
             newest_images, count = self._kept[-1][0], sum(total for *_, total in self._kept[-self._fresh :])
             outer.plan(newest_images, count)
             self._fresh = 0
+        if outer.schedule is None:  # there has been no batch yet
+            return None
         if not (outer.tick() and self._kept):
             self._forget()
             return None

@@ -147,7 +147,8 @@ class PolicyOptimizer:
             self.schedule = OuterSchedule(every, self.warmup, train_images, validation_images)
         if optimizer is None:
             parameters = policy.parameters()
-            optimizer = PolicyAdam(parameters, guard=GUARD) if every is None else torch.optim.RMSprop(parameters, 1e-2)
+            guard = 0.0 if policy.uses_image else GUARD  # the weights of a network are not evidence by themselves
+            optimizer = PolicyAdam(parameters, guard=guard) if every is None else torch.optim.RMSprop(parameters, 1e-2)
         self.optimizer = optimizer
         solver = Deflated() if solver is None else solver
         if estimator is None:
@@ -223,15 +224,18 @@ class PolicyOptimizer:
         self._estimate = self.reference
         if self._recording is not None:
             self.record(*self._recording)
-        log = _LOGGER.info if chosen.learns else _LOGGER.warning
-        log(chosen.description)
+        if self.ranks.is_first:
+            _LOGGER.log(logging.INFO if chosen.learns else logging.WARNING, chosen.description)
         return self.schedule
 
     def tick(self) -> bool:
         """Count an inner step, and return whether an outer step is due: a call of `update`.
 
-        Loops that prepare images for outer steps call `tick` and `update` instead of `step`.
+        Loops that prepare images for outer steps call `tick` and `update` instead of `step`. Without `every` they call
+        `plan` first.
         """
+        if self.schedule is None:
+            raise ValueError("nothing says when outer steps are due; call plan(images) before, or give every")
         due = self.due()
         self.calls += 1
         if due:

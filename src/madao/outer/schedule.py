@@ -21,6 +21,7 @@ from madao.outer.budget import (
 from madao.outer.compute_options import ComputeOptions
 from madao.outer.flops import pass_flops
 from madao.outer.problem_builder import ProblemBuilder
+from madao.policy.base_augmentation import normalise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +126,8 @@ def choose_schedule(
         known: Numbers of images that somebody has chosen, named as in `OuterPlan`.
     """
     solver, compute = builder.solver, builder.compute
+    one = normalise(images[:1])
+    seen = one if builder.transform is None else builder.transform(one)
     scores = builder.estimator.scores_draws and compute.inner_mode == "eval"
     work = Workload(
         steps=total_steps or 0,
@@ -132,7 +135,7 @@ def choose_schedule(
         batch_size=count,
         train_images=LARGEST_STEP,
         validation_images=LARGEST_STEP,
-        flops=pass_flops(builder.model, tuple(images.shape[1:])),
+        flops=pass_flops(builder.model, tuple(seen.shape[1:])),
         removed_cost=1.0 if solver.needs_independent_draw else PRODUCT * getattr(solver, "steps", 0),
         all_pathwise=not scores,
     )

@@ -46,8 +46,10 @@ def plan_settings(
     chosen = {name: getattr(plan, name) for name in names}
     if settings.model_mode == "train" and settings.pathwise_batch_size is None:
         del chosen["pathwise_batch_size"]  # all, whatever their number
-    guard = (GUARD if settings.optimizer == "adam" else 0.0) if settings.guard is None else settings.guard
-    return dataclasses.replace(settings, **chosen, guard=guard), plan
+    if settings.guard is None:
+        # The weights of a network are no evidence by themselves.
+        chosen["guard"] = GUARD if settings.optimizer == "adam" and config.augment.conditional_on != "image" else 0.0
+    return dataclasses.replace(settings, **chosen), plan
 
 
 def _removed_cost(settings: OuterConfig) -> float:
