@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from madao.outer import gathering
-from madao.outer.cycle import ValidationBatches
-from madao.outer.gathering import GatheredImages
+from madao.outer.gathering import GatheredImages, ValidationBatches
 
 
 def numbered(first: int, count: int, side: int = 2) -> tuple[Tensor, Tensor]:

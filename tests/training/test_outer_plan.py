@@ -68,7 +68,7 @@ def test_a_model_in_training_mode_takes_all_images_pathwise(tmp_path: Path) -> N
 
 
 def test_the_plan_is_told(tmp_path: Path) -> None:
-    line = describe_run(planned(tmp_path))[-1]
+    line = next(line for line in describe_run(planned(tmp_path)) if "at a time" in line)
     assert line.startswith("the policy learns every step from epoch 5 on, from 96 training and 30 validation images")
     assert "learning rate 0.25" in line
     assert "more than the budget of 10 %" in line

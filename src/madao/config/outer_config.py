@@ -37,8 +37,9 @@ class OuterConfig:
             the first steps of adam are no longer than the others.
         lr: Learning rate of the policy. By default such that it can move far in the number of outer steps; 0.03 without
             a budget.
-        guard: How much longer than noise alone would make it the walk of a parameter must be, before the parameter
-            leaves its initial value; 0 for no guard. Needs the optimizer adam. By default 1; 0 without a budget.
+        guard: Protection against noise. A parameter of the policy leaves its initial value once it has walked this many
+            times as far as noise alone would carry it; 0 for no guard. Needs the optimizer adam. By default 1; 0
+            without a budget.
         decay: Lower the learning rate of the policy to zero along a cosine.
         batch_size: Number of validation images in each outer step. By default as the budget allows; the training batch
             size without a budget.

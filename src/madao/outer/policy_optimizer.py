@@ -25,19 +25,15 @@ from madao.hypergrad import (
 from madao.hypergrad.autodiff.functional_model import unwrap
 from madao.hypergrad.hypergradient import PendingHypergradient
 from madao.hypergrad.pytree import Vector
-from madao.ops.checks import check_range
-from madao.outer.budget import GUARD
 from madao.outer.compute_options import ComputeOptions, check_counts
 from madao.outer.cuda_graph import GraphPool
-from madao.outer.cycle import Batch, ValidationBatches, describe_batch
 from madao.outer.example_losses import Loss, per_example
-from madao.outer.gathering import GatheredImages
+from madao.outer.gathering import Batch, GatheredImages, ValidationBatches, describe_batch
 from madao.outer.outer_gradient import OuterGradient
 from madao.outer.outer_step import OuterRequest, OuterStep
-from madao.outer.policy_adam import PolicyAdam
 from madao.outer.problem_builder import ProblemBuilder, SoftTargets
 from madao.outer.recorded_gradient import recorded_gradient
-from madao.outer.schedule import OuterSchedule, choose_schedule, open_lr
+from madao.outer.schedule import OuterSchedule, choose_schedule, default_optimizer, open_lr
 from madao.policy import Policy
 
 _LOGGER = logging.getLogger("madao")
@@ -145,11 +141,7 @@ class PolicyOptimizer:
         self.schedule: OuterSchedule | None = None
         if every is not None:
             self.schedule = OuterSchedule(every, self.warmup, train_images, validation_images)
-        if optimizer is None:
-            parameters = policy.parameters()
-            guard = 0.0 if policy.uses_image else GUARD  # the weights of a network are not evidence by themselves
-            optimizer = PolicyAdam(parameters, guard=guard) if every is None else torch.optim.RMSprop(parameters, 1e-2)
-        self.optimizer = optimizer
+        self.optimizer = default_optimizer(policy, planned=every is None) if optimizer is None else optimizer
         solver = Deflated() if solver is None else solver
         if estimator is None:
             estimator = Relaxed() if solver.differentiates_path else Influence()
@@ -306,7 +298,6 @@ class PolicyOptimizer:
         check = every > 0 and (self.updates + self.skipped) % every == 0
         state = self.solver.prepare(self._solver_state, FunctionalModel(self.model).params, check)
         held_out = self._validation.next(validation, self._validation_count)
-        check_range(held_out[0], "validation images", "load them without normalising, which is left to `transform`")
         tensors = tuple(tensor.to(self._device) for tensor in (*train_batch, *held_out))
         shards = None
         if self.ranks.world > 1:

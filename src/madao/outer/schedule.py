@@ -4,10 +4,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from madao.outer.budget import (
     FREE_FLOPS,
+    GUARD,
     LARGEST_LR,
     LARGEST_STEP,
     MOST_PARTS,
@@ -20,7 +22,9 @@ from madao.outer.budget import (
 )
 from madao.outer.compute_options import ComputeOptions
 from madao.outer.flops import pass_flops
+from madao.outer.policy_adam import PolicyAdam
 from madao.outer.problem_builder import ProblemBuilder
+from madao.policy import Policy
 from madao.policy.base_augmentation import normalise
 
 
@@ -159,3 +163,11 @@ def choose_schedule(
         most = max(sizes["train_batch_size"], sizes["batch_size"])
         chosen["microbatch"] = -(-max(count, -(-most // MOST_PARTS)) // builder.ranks.world)
     return ChosenSchedule(schedule, dataclasses.replace(compute, **chosen), lr, learns, description)
+
+
+def default_optimizer(policy: Policy, planned: bool) -> torch.optim.Optimizer:
+    """Return the optimizer of a policy: for planned outer steps `PolicyAdam`, else that of the paper."""
+    if not planned:
+        return torch.optim.RMSprop(policy.parameters(), lr=1e-2)
+    # The weights of a network are no evidence by themselves.
+    return PolicyAdam(policy.parameters(), guard=0.0 if policy.uses_image else GUARD)

@@ -26,11 +26,10 @@ from madao.hypergrad import (
 )
 from madao.hypergrad.estimators.baselines import Baseline
 from madao.outer import ComputeOptions, PolicyOptimizer
-from madao.outer.budget import MOST_PARTS
 from madao.outer.policy_adam import PolicyAdam
 from madao.policy import AugmentationPolicy, BaseAugmentation, Policy
 from madao.tasks import Task
-from madao.training.builders.outer_plan import plan_settings
+from madao.training.builders.outer_plan import decide_settings
 from madao.training.ema import WeightAverage
 from madao.training.monitor.profiler import Profiler
 from madao.training.outer_loop import OuterLoop
@@ -75,8 +74,9 @@ def build_outer_loop(
     if not isinstance(policy, Policy):
         return None
     warmup = round(warmup_epochs(config.outer.warmup, config.epochs) * len(train_batches))
-    settings, plan = plan_settings(config, network, splits, len(train_batches), warmup)
-    config, ranks = dataclasses.replace(config, outer=settings), ProcessGroup.current()
+    ranks = ProcessGroup.current()
+    settings, plan = decide_settings(config, network, splits, len(train_batches), warmup, ranks.world)
+    config = dataclasses.replace(config, outer=settings)
     assert settings.every is not None
     assert settings.lr is not None
     assert settings.guard is not None
@@ -110,9 +110,9 @@ def build_outer_loop(
         views=task.views,
         soft_targets=task.soft_targets if task.targets_follow_policy else None,
         compute=ComputeOptions(
-            microbatch=_microbatch(config, ranks.world),
+            microbatch=settings.microbatch,
             curvature_batch=settings.curvature_batch_size,
-            pathwise_batch=_pathwise(settings, config.batch_size),
+            pathwise_batch=settings.pathwise_batch_size,
             autocast=autocast,
             inner_mode=settings.model_mode,
             check_every=10 if settings.solver == "neumann" else 0,
@@ -166,26 +166,6 @@ def _batches(
 def _coin(seed: int, update: int) -> float:
     """Return -1 or 1 by the number of the update alone, so that a resumed run has the same signs."""
     return -1.0 if random.Random(f"{seed} {update}").random() < 0.5 else 1.0
-
-
-def _pathwise(settings: OuterConfig, batch_size: int) -> int | None:
-    # The gradient of magnitudes has by far the least noise: a part of the images is enough for it.
-    if settings.pathwise_batch_size is not None or settings.model_mode == "train":
-        return settings.pathwise_batch_size
-    return max((settings.train_batch_size or batch_size) // 4, 32)
-
-
-def _microbatch(config: TrainConfig, world: int) -> int | None:
-    settings, own = config.outer, -(-config.batch_size // (config.accumulate * world))
-    if (
-        settings.microbatch is not None
-        or settings.model_mode == "train"
-        or settings.solver in ("neumann", "gauss-newton")
-    ):
-        return settings.microbatch  # products keep the activations of all parts, so that parts save no memory
-    # As many images as in a training pass fit. But very many parts make a long graph, and slow passes of few images.
-    most = max(settings.batch_size or 0, settings.train_batch_size or 0, config.batch_size)
-    return max(own, -(-most // (MOST_PARTS * world)))
 
 
 def _solver(settings: OuterConfig) -> Deflated | GaussNewton | Neumann | Identity:
