@@ -26,6 +26,7 @@ def test_large_data_gets_the_largest_steps_as_often_as_the_budget_allows() -> No
     plan = plan_outer(0.1, CIFAR, {})
     assert (plan.train_batch_size, plan.batch_size) == (LARGEST_STEP, LARGEST_STEP // 2)
     assert plan.steps > STEPS
+    assert plan.share <= 0.1
     assert plan.share == pytest.approx(0.1, rel=0.05)
     assert plan.lr * plan.steps == pytest.approx(REACH)
     assert plan_outer(0.2, CIFAR, {}).steps == pytest.approx(2 * plan.steps, rel=0.05)
@@ -33,18 +34,18 @@ def test_large_data_gets_the_largest_steps_as_often_as_the_budget_allows() -> No
 
 def test_small_models_may_always_learn() -> None:
     plan = plan_outer(0.001, DIGITS, {})
-    assert plan.steps == STEPS
+    assert 0.8 * STEPS <= plan.steps <= STEPS
     assert plan.train_batch_size == DIGITS.train_images
     assert plan.share * DIGITS.steps * DIGITS.batch_size * DIGITS.flops < FREE_FLOPS
 
 
 def test_a_smaller_budget_means_smaller_steps_and_then_fewer() -> None:
-    plans = [plan_outer(budget, PHOTOS, {}) for budget in (1.0, 0.7, 0.3, 0.28, 0.19)]
+    plans = [plan_outer(budget, PHOTOS, {}) for budget in (9.0, 3.0, 1.0, 0.3, 0.19)]
     assert [plan.train_batch_size for plan in plans] == sorted((plan.train_batch_size for plan in plans), reverse=True)
     assert [plan.steps for plan in plans] == sorted((plan.steps for plan in plans), reverse=True)
     assert plans[-1].train_batch_size == SMALLEST_STEP
     assert plans[-1].steps < STEPS
-    for plan, budget in zip(plans, (1.0, 0.7, 0.3, 0.28, 0.19), strict=True):
+    for plan, budget in zip(plans, (9.0, 3.0, 1.0, 0.3, 0.19), strict=True):
         assert plan.share <= budget
         assert plan.lr == min(LARGEST_LR, REACH / plan.steps)
 

@@ -38,7 +38,7 @@ def test_the_plan_follows_from_the_number_of_steps() -> None:
     assert not outer.due()
     schedule = outer.plan(TRAIN[0])
     assert schedule.warmup == outer.warmup == 200
-    assert schedule.every == 800 // STEPS
+    assert schedule.every == -(-800 // STEPS)
     assert schedule.train_images == LARGEST_STEP
     assert outer.compute.curvature_batch == LARGEST_STEP // 4
     assert outer.compute.pathwise_batch == LARGEST_STEP // 8

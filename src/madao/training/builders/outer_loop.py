@@ -26,10 +26,9 @@ from madao.hypergrad import (
 )
 from madao.hypergrad.estimators.baselines import Baseline
 from madao.outer import ComputeOptions, PolicyOptimizer
-from madao.outer.policy_adam import PolicyAdam
 from madao.policy import AugmentationPolicy, BaseAugmentation, Policy
 from madao.tasks import Task
-from madao.training.builders.outer_plan import decide_settings
+from madao.training.builders.outer_plan import build_policy_optimizer, decide_settings
 from madao.training.ema import WeightAverage
 from madao.training.monitor.profiler import Profiler
 from madao.training.outer_loop import OuterLoop
@@ -78,8 +77,6 @@ def build_outer_loop(
     settings, plan = decide_settings(config, network, splits, len(train_batches), warmup, ranks.world)
     config = dataclasses.replace(config, outer=settings)
     assert settings.every is not None
-    assert settings.lr is not None
-    assert settings.guard is not None
     if task.targets_follow_policy and settings.baseline == "class-mean":
         raise UserError(
             f"`outer.baseline=class-mean` needs a class for every image, and {task.name} has none; choose another "
@@ -89,18 +86,13 @@ def build_outer_loop(
         for name, parameter in policy.named_parameters():
             parameter.requires_grad_(name.startswith("selection") == (settings.learn == "selection"))
     ema = WeightAverage(network, settings.average, ramp=False) if settings.average else None
-    optimizer: torch.optim.Optimizer = (
-        PolicyAdam(policy.parameters(), settings.lr, settings.init_decay, settings.guard)
-        if settings.optimizer == "adam"
-        else torch.optim.RMSprop(policy.parameters(), lr=settings.lr)
-    )
     outer = PolicyOptimizer(
         policy,
         network if ema is None else ema.module.requires_grad_(True),
         task.outer_losses,
         every=settings.every,
         warmup=warmup,
-        optimizer=optimizer,
+        optimizer=build_policy_optimizer(settings, policy),
         solver=_solver(settings),
         estimator=Relaxed() if settings.estimator == "relaxed" else Influence(_BASELINES[settings.baseline]),
         transform=base_augmentation.normalise,

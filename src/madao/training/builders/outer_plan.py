@@ -2,12 +2,15 @@
 
 import dataclasses
 
+import torch
 from torch import nn
 
 from madao.config.outer_config import UNPLANNED, OuterConfig
 from madao.config.train_config import TrainConfig
 from madao.outer.budget import GUARD, MOST_PARTS, PRODUCT, OuterPlan, Workload, plan_outer
 from madao.outer.flops import pass_flops
+from madao.outer.policy_adam import PolicyAdam
+from madao.policy import Policy
 from madao.training.splits import Splits
 
 
@@ -52,6 +55,15 @@ def decide_settings(
         pathwise_batch_size=_pathwise(settings, config.batch_size),
         microbatch=_microbatch(settings, config, world),
     ), plan
+
+
+def build_policy_optimizer(settings: OuterConfig, policy: Policy) -> torch.optim.Optimizer:
+    """Build the optimizer of a policy from settings that are decided."""
+    assert settings.lr is not None
+    assert settings.guard is not None
+    if settings.optimizer == "adam":
+        return PolicyAdam(policy.parameters(), settings.lr, settings.init_decay, settings.guard)
+    return torch.optim.RMSprop(policy.parameters(), lr=settings.lr)
 
 
 def _planned(settings: OuterConfig, plan: OuterPlan, has_network: bool) -> OuterConfig:
