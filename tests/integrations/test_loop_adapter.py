@@ -21,7 +21,7 @@ def train(adapter: LoopAdapter, steps: int, accumulate: int = 1) -> list[tuple[i
         taken.append((len(batch[0]), len(validation[0])))
         return original(batch, validation, *rest)
 
-    adapter.outer.update = watch  # type: ignore[method-assign]
+    adapter.outer.update = watch  # type: ignore[assignment, method-assign]
     loader = DataLoader(TensorDataset(*VALIDATION), 4)
     for _ in range(steps):
         for _ in range(accumulate):

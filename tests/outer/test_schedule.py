@@ -113,7 +113,7 @@ def test_an_outer_step_takes_the_newest_training_images_and_enough_validation_im
         seen.append((len(train[0]), outer._validation_count or 0))
         return original(train, validation, *rest)
 
-    outer.gradient = watch  # type: ignore[method-assign]
+    outer.gradient = watch  # type: ignore[assignment, method-assign]
     given: list[tuple[Tensor, Tensor]] = []
     loader = DataLoader(TensorDataset(*VALIDATION), 4)
     for batch in batches(10):

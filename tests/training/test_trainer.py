@@ -76,7 +76,7 @@ def test_the_base_method_is_plain_sgd_on_base_augmentation(tmp_path: Path) -> No
 
 
 def test_the_policy_learns_after_warm_up_and_not_before(tmp_path: Path) -> None:
-    run = built(settings(tmp_path, epochs=4, outer=OuterConfig(every=2, warmup=2, warmup_augment="none")))
+    run = built(settings(tmp_path, epochs=4, outer=OuterConfig(budget=0.0, every=2, warmup=2, warmup_augment="none")))
     assert run.outer_loop is not None
     assert [run.outer_loop.applies(step) for step in (0, 5, 6)] == [False, False, True]
     Trainer(run).fit()

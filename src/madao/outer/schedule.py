@@ -154,7 +154,7 @@ def choose_schedule(
     description += f", on {sizes['train_batch_size']} training and {sizes['batch_size']} validation images"
     if not learns:
         description = f"the policy will not learn: the least that is worth while needs budget={plan.needed:.2g}"
-    chosen: dict[str, int] = {}
+    chosen: dict[str, Any] = {}
     if compute.curvature_batch is None:
         chosen["curvature_batch"] = sizes["curvature_batch_size"]
     if compute.pathwise_batch is None and scores:

@@ -1,6 +1,7 @@
 """The settings of outer steps, with decisions on those that are left open."""
 
 import dataclasses
+from typing import Any
 
 import torch
 from torch import nn
@@ -48,7 +49,9 @@ def decide_settings(
         )
         settings = _planned(settings, plan, config.augment.conditional_on == "image")
     else:
-        open_ones = {name: value for name, value in UNPLANNED.items() if getattr(settings, name) is None}
+        open_ones: dict[str, Any] = {
+            name: value for name, value in UNPLANNED.items() if getattr(settings, name) is None
+        }
         settings = dataclasses.replace(settings, **open_ones)
     return dataclasses.replace(
         settings,
@@ -70,7 +73,7 @@ def _planned(settings: OuterConfig, plan: OuterPlan, has_network: bool) -> Outer
     names = {field.name for field in dataclasses.fields(OuterPlan)} & vars(settings).keys() - {"steps"}
     if settings.model_mode == "train":
         names -= {"pathwise_batch_size"}  # all, whatever their number
-    chosen = {name: getattr(plan, name) for name in names if getattr(settings, name) is None}
+    chosen: dict[str, Any] = {name: getattr(plan, name) for name in names if getattr(settings, name) is None}
     if settings.guard is None:
         # The weights of a network are no evidence by themselves.
         chosen["guard"] = GUARD if settings.optimizer == "adam" and not has_network else 0.0

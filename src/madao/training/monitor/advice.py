@@ -72,8 +72,7 @@ def policy_advice(run: Run) -> str | None:
         how = f"in none, and will stay as it starts{_reason(run)}"
     else:
         how = f"in {steps}, which is few: raise `epochs`, or lower "
-        assert run.outer_loop is not None
-        how += "`outer.every` or `batch_size`" if run.outer_loop.outer.every > 1 else "`batch_size`"
+        how += "`outer.every` or `batch_size`" if _cadence(run) > 1 else "`batch_size`"
     return f"the policy learns {how}"
 
 
@@ -111,8 +110,15 @@ def _percent(part: float) -> str:
 def _outer_steps(run: Run) -> int | None:
     if run.outer_loop is None:
         return None
-    outer, total = run.outer_loop.outer, run.config.epochs * run.steps_per_epoch
-    return max(total // outer.every - outer.warmup // outer.every, 0)
+    every, total = _cadence(run), run.config.epochs * run.steps_per_epoch
+    return max(total // every - run.outer_loop.outer.warmup // every, 0)
+
+
+def _cadence(run: Run) -> int:
+    """Return the number of training steps between outer steps."""
+    assert run.outer_loop is not None
+    assert run.outer_loop.outer.every is not None
+    return run.outer_loop.outer.every
 
 
 def loader_advice(timing: Mapping[str, Any], config: DataConfig, splits: Splits, on_gpu: bool = False) -> str | None:
