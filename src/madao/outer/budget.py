@@ -103,7 +103,7 @@ def plan_outer(budget: float, work: Workload, known: Mapping[str, Any]) -> Outer
     Example:
         >>> plan = plan_outer(0.1, Workload(21_000, 4_200, 128, 45_000, 5_000, flops=3e9), {})
         >>> plan.steps, plan.train_batch_size
-        (145, 1024)
+        (144, 1024)
     """
     learning = max(work.steps - work.warmup, 0)
     largest, smallest = (min(size, work.train_images) for size in (LARGEST_STEP, SMALLEST_STEP))
