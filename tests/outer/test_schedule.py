@@ -203,3 +203,19 @@ def test_the_transform_decides_about_the_size_of_images() -> None:
 def test_a_budget_that_is_none_is_refused(budget: float) -> None:
     with pytest.raises(ValueError, match="budget must be above 0"):
         open_loop(budget=budget)
+
+
+def test_the_first_planned_step_fills_the_memory_of_the_solver() -> None:
+    planned, given = open_loop(total_steps=4, warmup=0), open_loop(every=1)
+    for outer, rows in ((planned, 15), (given, 1)):
+        outer.step(TRAIN, VALIDATION)
+        history = outer.state_dict()["recent"]["rows"].float()
+        lengths = history.norm(dim=1)
+        assert (lengths > 0).sum() == rows
+        torch.testing.assert_close(lengths[lengths > 0], torch.ones(rows), rtol=0.02, atol=0)
+        outer.step(TRAIN, VALIDATION)
+    assert torch.linalg.matrix_rank(history_of(planned)) == 15, "each gradient is of other images and draws"
+
+
+def history_of(outer: PolicyOptimizer) -> Tensor:
+    return outer.state_dict()["recent"]["rows"].double()  # type: ignore[no-any-return]

@@ -92,6 +92,8 @@ class PolicyOptimizer:
         calls: Inner steps so far.
         updates: Outer steps that updated the policy.
         skipped: Outer steps whose gradient was unusable.
+        primes: Whether the first outer step fills the memory of the solver, with gradients of parts of its images. It
+            does if the budget decides. Otherwise each outer step adds one gradient.
         sign: Maps the number of an update to the factor of its gradient. −1 raises the validation loss, for controls.
 
     Example:
@@ -157,6 +159,7 @@ class PolicyOptimizer:
             )
         self.clip, self.seed, self.ranks = clip, seed, ProcessGroup.current()
         self.calls = self.updates = self.skipped = 0
+        self.primes = every is None
         self.sign: Callable[[int], float] = lambda _: 1.0
         self.builder = ProblemBuilder(
             policy=policy,
@@ -304,6 +307,9 @@ class PolicyOptimizer:
             shards = self.builder.shards(len(tensors[0]) * self.compute.draws, len(tensors[-1]))
         seed = self.seed + _SEEDS_APART * self.calls
         request = OuterRequest(train_transform, len(train_batch) - 2, check, state, shards, seed)
+        if self.primes and self.updates + self.skipped == 0:
+            for gradient in self.builder.train_gradients(request, tensors, self.solver.num_remembered):
+                self.solver.remember(state, gradient)
         found = self._estimate(request, tensors)
         stats = found.read()
         self._solver_state = self.solver.update(state, found.carry, stats)

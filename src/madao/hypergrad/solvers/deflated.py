@@ -61,8 +61,7 @@ class Deflated(Solver):
     def solve(self, system: System, state: GradientHistory | None = None) -> Solution:
         """Remove from v its part along the gradient of this call and those of earlier calls."""
         v = system.v
-        target, newest = pytree.flat(v), pytree.flat(system.gradient())
-        newest = newest / torch.linalg.vector_norm(newest).clamp(min=torch.finfo(newest.dtype).tiny)
+        target, newest = pytree.flat(v), _unit(system.gradient())
         recent = (self._empty(v) if state is None else state).rows
         if recent.shape != (self.memory - 1, len(target)):
             raise ValueError(
@@ -97,6 +96,15 @@ class Deflated(Solver):
             state.add(carry)
         return state
 
+    @property
+    def num_remembered(self) -> int:
+        """The number of gradients of earlier calls."""
+        return self.memory - 1
+
+    def remember(self, state: GradientHistory, gradient: Vector) -> None:
+        """Add a gradient to the history."""
+        state.add(_unit(gradient))
+
     def state_dict(self, state: GradientHistory | None) -> dict[str, Any]:
         """Return the history under the name `recent`."""
         return {"recent": None if state is None else state.state_dict()}
@@ -108,6 +116,12 @@ class Deflated(Solver):
 
     def _empty(self, params: Vector, owner: Sequence[str] = ()) -> GradientHistory:
         return GradientHistory.empty(self.memory - 1, params, list(owner))
+
+
+def _unit(gradient: Vector) -> Tensor:
+    """Return a gradient at unit length, in one tensor."""
+    newest = pytree.flat(gradient)
+    return newest / torch.linalg.vector_norm(newest).clamp(min=torch.finfo(newest.dtype).tiny)
 
 
 def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:

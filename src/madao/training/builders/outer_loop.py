@@ -110,6 +110,7 @@ def build_outer_loop(
             check_every=10 if settings.solver == "neumann" else 0,
         ),
     )
+    outer.primes = plan is not None
     if settings.sign == "random":
         outer.sign = functools.partial(_coin, config.seed)
     validation, own_train = _batches(config, splits, train_batches, ranks)
