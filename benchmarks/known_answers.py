@@ -69,6 +69,7 @@ def train(method: str, planted: str, seed: int, epochs: int) -> dict[str, Any]:
 def as_in_the_paper(outer: OuterConfig) -> OuterConfig:
     """The paper's estimator, as often and on as many images."""
     return OuterConfig(
+        budget=0.0,
         estimator="relaxed",
         solver="neumann",
         scale=1e-3,

@@ -69,7 +69,7 @@ def trained(arguments: argparse.Namespace, folder: str) -> Run:
         model=ModelConfig(name=arguments.model),
         augment=AugmentConfig(cutout=16 if arguments.root else 0),
         optimizer=OptimizerConfig(schedule="constant"),
-        outer=OuterConfig(every=30, warmup=0, solver="identity", scale=1e-3),
+        outer=OuterConfig(budget=0.0, every=30, warmup=0, solver="identity", scale=1e-3),
         speed=SpeedConfig(compile=False),
         epochs=arguments.epochs,
         batch_size=arguments.batch,

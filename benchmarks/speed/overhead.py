@@ -116,7 +116,7 @@ def random_splits(images: int, side: int, masks: bool = False) -> Splits:
 
 
 def _outer(row: dict[str, Any], curvature: int) -> OuterConfig:
-    outer = row.get("outer", {})
+    outer = {"budget": 0.0, **row.get("outer", {})}
     return OuterConfig(**(outer | {"curvature_batch_size": curvature} if outer.get("solver") == "neumann" else outer))
 
 

@@ -107,7 +107,7 @@ def test_outer_steps_are_counted_as_they_are_taken(tmp_path: Path, every: int, w
     outer, taken = run.outer_loop.outer, 0
     for outer.calls in range(epochs * run.steps_per_epoch):
         taken += outer.due()
-    counted = re.search(r"the policy learns in (\d+)", describe_run(run)[-1])
+    counted = re.search(r"the policy learns in (\d+)", "\n".join(describe_run(run)))
     assert counted is not None
     assert int(counted[1]) == taken > 0
 

@@ -147,3 +147,10 @@ def test_resume_without_a_name_finds_a_run_under_its_old_name(tmp_path: Path, mo
     name = run_directory(TrainConfig(resume=True), "digits", "small-cnn").name
     assert name == "digits-small-cnn-madao-0"
     assert run_directory(TrainConfig(), "digits", "small-cnn").name == "digits-small-cnn-learned-0"
+
+
+def test_a_run_of_a_version_without_a_budget_keeps_what_it_had() -> None:
+    outer = {"every": 10, "lr": 0.03, "batch_size": None, "train_batch_size": None}
+    assert from_dict({"outer": outer}).outer.budget == 0
+    assert from_dict({"outer": {**outer, "budget": 0.2}}).outer.budget == 0.2
+    assert from_dict({"outer": {"every": 10}}).outer.budget == TrainConfig().outer.budget > 0

@@ -52,7 +52,7 @@ def settings(out: Path, method: str = "learned", **changes: Any) -> TrainConfig:
         model=ModelConfig("small-cnn"),
         augment=AugmentConfig(method=method, padding=2, cutout=4),
         optimizer=OptimizerConfig(lr=0.05),
-        outer=OuterConfig(every=2, warmup=1, batch_size=16),
+        outer=OuterConfig(budget=0.0, every=2, warmup=1, batch_size=16),
         epochs=3,
         batch_size=32,
         tensorboard=False,

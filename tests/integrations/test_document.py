@@ -27,7 +27,7 @@ def test_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         exec(compile(code, "integrations.md", "exec"), names)
 
 
-MODULES = ["outer.policy_optimizer", "outer.compute_options", "outer.policy_adam", "distributed.group"]
+MODULES = ["outer.budget", "outer.policy_optimizer", "outer.compute_options", "outer.policy_adam", "distributed.group"]
 MODULES += ["integrations.loop_adapter", "integrations.lightning"]
 
 

@@ -133,6 +133,51 @@ def test_a_closure_is_asked_first() -> None:
     assert parameter.item() == pytest.approx(1.9)
 
 
+def test_the_guard_is_its_equation() -> None:
+    gradients = torch.randn(30, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64) + 0.5
+    start = torch.tensor([0.5, 0.0, -2.0, 3.0], dtype=torch.float64)
+    free, guarded = (nn.Parameter(start.clone()) for _ in range(2))
+    plain, optimizer = PolicyAdam([free], 0.2, pull=0.1), PolicyAdam([guarded], 0.2, pull=0.1, guard=1.5)
+    for count, gradient in enumerate(gradients, 1):
+        after_step(plain, free, gradient[None])
+        after_step(optimizer, guarded, gradient[None])
+        walk = free.detach() - start
+        kept = (1 - 1.5**2 * count * 0.2**2 / walk**2).clamp(min=0)
+        torch.testing.assert_close(guarded.detach(), start + walk * kept)
+
+
+@pytest.mark.parametrize(("signal", "least", "most"), [(0.0, 0.0, 0.7), (1.0, 4.0, 5.0)])
+def test_the_guard_holds_back_noise_and_hardly_a_signal(signal: float, least: float, most: float) -> None:
+    """After 48 steps at 0.15. Noise alone would walk 1.04."""
+    gradients = torch.randn(48, 1000, generator=torch.Generator().manual_seed(6), dtype=torch.float64) + signal
+    parameter = nn.Parameter(torch.ones(1000, dtype=torch.float64))
+    after_step(PolicyAdam([parameter], 0.15, guard=1.0), parameter, gradients)
+    moved = (parameter.detach() - 1).square().mean().sqrt().item()
+    assert least <= moved <= most
+    if not signal:
+        assert (parameter == 1).double().mean() > 0.6
+
+
+def test_a_guarded_walk_goes_on_from_a_saved_state() -> None:
+    gradients = torch.randn(20, 3, generator=torch.Generator().manual_seed(7)) + 0.5
+    whole = nn.Parameter(torch.zeros(3))
+    after_step(PolicyAdam([whole], 0.1, guard=1.0), whole, gradients)
+    first = nn.Parameter(torch.zeros(3))
+    before = PolicyAdam([first], 0.1, guard=1.0)
+    after_step(before, first, gradients[:9])
+    second = nn.Parameter(first.detach().clone())
+    after = PolicyAdam([second], 0.1, guard=1.0)
+    after.load_state_dict(copy.deepcopy(before.state_dict()))
+    after_step(after, second, gradients[9:])
+    assert torch.equal(whole, second)
+
+
+@pytest.mark.parametrize("guard", [-1.0, math.nan, math.inf])
+def test_a_guard_that_is_none_is_refused(guard: float) -> None:
+    with pytest.raises(ValueError, match=f"guard must be at least 0 and finite, got {guard}"):
+        PolicyAdam([nn.Parameter(torch.zeros(1))], guard=guard)
+
+
 @pytest.mark.parametrize("pull", [-1.0, math.nan, math.inf])
 def test_a_pull_that_is_none_is_refused(pull: float) -> None:
     with pytest.raises(ValueError, match="pull"):

@@ -32,6 +32,11 @@ def test_the_warm_up_is_a_fifth_unless_it_is_set(tmp_path: Path) -> None:
     assert read_run(write_run(tmp_path / "none", epochs=10, outer=OuterConfig(warmup=0))).warmup == 0
 
 
+def test_a_budget_that_paid_for_no_outer_step_is_told(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", learned=False, outer=OuterConfig())
+    assert str(read_run(path).unlearned).endswith("raise `outer.budget` or `epochs`")
+
+
 @pytest.mark.parametrize(
     ("method", "learned", "skipped", "ended", "why"),
     [

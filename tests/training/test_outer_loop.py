@@ -54,7 +54,7 @@ def test_a_pulled_policy_stays_near_its_start_and_resumes(tmp_path: Path) -> Non
 def test_magnitudes_are_learned_from_a_quarter_of_the_images(
     tmp_path: Path, outer: dict[str, Any], images: int | None
 ) -> None:
-    loop = built(settings(tmp_path, outer=OuterConfig(**outer))).outer_loop
+    loop = built(settings(tmp_path, outer=OuterConfig(budget=0.0, **outer))).outer_loop
     assert loop is not None
     assert loop.outer.compute.pathwise_batch == images
 
@@ -77,7 +77,7 @@ def test_magnitudes_are_learned_from_a_quarter_of_the_images(
 def test_outer_steps_pass_as_many_images_at_once_as_training_does(
     tmp_path: Path, outer: dict[str, Any], more: dict[str, Any], images: int | None
 ) -> None:
-    loop = built(settings(tmp_path, outer=OuterConfig(**outer), **more)).outer_loop
+    loop = built(settings(tmp_path, outer=OuterConfig(budget=0.0, **outer), **more)).outer_loop
     assert loop is not None
     assert loop.outer.compute.microbatch == images
 
@@ -107,7 +107,7 @@ def test_the_average_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
 
 
 def random_signs(out: Path, seed: int = 0, **augment: Any) -> PolicyOptimizer:
-    outer = OuterConfig(every=2, warmup=0, batch_size=16, sign="random", lr=0.05)
+    outer = OuterConfig(budget=0.0, every=2, warmup=0, batch_size=16, sign="random", lr=0.05)
     config = settings(out, outer=outer, seed=seed)
     config = dataclasses.replace(config, augment=dataclasses.replace(config.augment, **augment))
     loop = built(config).outer_loop

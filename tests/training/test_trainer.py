@@ -76,7 +76,7 @@ def test_the_base_method_is_plain_sgd_on_base_augmentation(tmp_path: Path) -> No
 
 
 def test_the_policy_learns_after_warm_up_and_not_before(tmp_path: Path) -> None:
-    run = built(settings(tmp_path, epochs=4, outer=OuterConfig(every=2, warmup=2, warmup_augment="none")))
+    run = built(settings(tmp_path, epochs=4, outer=OuterConfig(budget=0.0, every=2, warmup=2, warmup_augment="none")))
     assert run.outer_loop is not None
     assert [run.outer_loop.applies(step) for step in (0, 5, 6)] == [False, False, True]
     Trainer(run).fit()
@@ -195,7 +195,7 @@ class SlowOuterSteps(StoppingTrainer):
 @pytest.mark.parametrize("saved", [True, False])
 def test_an_epoch_in_parts_takes_the_time_of_all_of_them(saved: bool, tmp_path: Path) -> None:
     """Three steps, each an outer step, stopped after the first and after the second."""
-    config = settings(tmp_path, epochs=1, outer=OuterConfig(every=1, warmup=0, batch_size=16))
+    config = settings(tmp_path, epochs=1, outer=OuterConfig(budget=0.0, every=1, warmup=0, batch_size=16))
     for part in range(3):
         trainer = SlowOuterSteps(built(dataclasses.replace(config, resume=part > 0)))
         if part == 2:

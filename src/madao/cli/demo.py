@@ -84,6 +84,7 @@ def demo_config(method: str, planted: Planted, seed: int, epochs: int, folder: P
         optimizer=OptimizerConfig(lr=0.1, nesterov=True, weight_decay=5e-4),
         # Few outer steps on many images: all steps are equally long, so each should have little noise.
         outer=OuterConfig(
+            budget=0.0,
             every=6,
             lr=0.08,
             batch_size=512,

@@ -24,6 +24,8 @@ SETTINGS = {
 METHODS = {"madao": "learned", "standard": "base"}
 
 _METHOD = "augment.method"
+_PLANNED = frozenset(("every", "lr", "batch_size", "train_batch_size"))
+"""Settings of `outer` that a budget decides about where they are left open. Files of runs have all of them."""
 
 
 def current_method(name: str) -> str:
@@ -86,6 +88,9 @@ def current_config(config: Mapping[str, Any]) -> dict[str, Any]:
         augment.setdefault("statistics", "data")
     if isinstance(augment, dict) and isinstance(augment.get("method"), str):
         augment["method"] = current_method(augment["method"])
+    outer = found.get("outer")
+    if isinstance(outer, dict) and outer.keys() >= _PLANNED and "budget" not in outer:
+        outer["budget"] = 0.0  # of a version without one: what is null there was never planned
     return current_settings(found)
 
 

@@ -13,7 +13,13 @@ from madao.errors import UserError
 class OuterConfig:
     """The learning of the policy, for the method learned.
 
+    The budget decides about all settings that are left open. Settings that are given stay as they are, and the plan
+    follows them.
+
     Args:
+        budget: Part of training's work that learning may cost. When outer steps come, on how many images and with which
+            learning rate follows from it, and is printed before training. Learning may always cost as much as a CPU
+            computes in about 15 seconds. 0 for no plan: settings that are left open then have fixed values.
         estimator: Estimator of the policy's gradient. The estimator influence scores draws by the influence of each
             image on the validation loss; relaxed (the paper's) differentiates through the operations.
         solver: Approximation of the inverse Hessian: deflated (from recent training gradients, without Hessian
@@ -22,22 +28,28 @@ class OuterConfig:
             images), class-mean, unaugmented (needs one more pass), or same-loss. The last is the mean over images with
             a similar loss, so that hard images are not favoured.
         model_mode: Mode of the model in the training loss of outer steps: eval, or train (the paper's).
-        every: Number of training steps between outer steps; s in the paper. Lower it if a run is short.
+        every: Number of training steps between outer steps; s in the paper. By default as the budget allows; 10 without
+            a budget.
         warmup: Number of epochs before the first outer step; w in the paper. By default a fifth of all epochs.
         warmup_augment: Augmentation during warm-up: policy (the initial policy, as in the paper's appendix) or none (as
             in the paper's text). With none, operations may look good only because the model has not seen them.
         optimizer: Optimizer of the policy: adam (without momentum) or rmsprop (the paper's). Unlike those of rmsprop,
             the first steps of adam are no longer than the others.
-        lr: Learning rate of the policy.
+        lr: Learning rate of the policy. By default such that it can move far in the number of outer steps; 0.03 without
+            a budget.
+        guard: Protection against noise. A parameter of the policy leaves its initial value once it has walked this many
+            times as far as noise alone would carry it; 0 for no guard. Needs the optimizer adam. By default 1; 0
+            without a budget.
         decay: Lower the learning rate of the policy to zero along a cosine.
-        batch_size: Number of validation images in each outer step. By default the training batch size.
+        batch_size: Number of validation images in each outer step. By default as the budget allows; the training batch
+            size without a budget.
         train_batch_size: Number of training images in each outer step. More images make its gradient less noisy, but
-            the step slower. By default the batch that was just trained on.
+            the step slower. By default as the budget allows; the batch that was just trained on without a budget.
         curvature_batch_size: Number of these images that the solver computes curvature from or, for deflated, the
-            gradient that it removes. By default all.
+            gradient that it removes. By default a quarter; all without a budget.
         pathwise_batch_size: Number of these images that the influence estimator differentiates magnitudes over. It only
-            scores the others, which takes less time and memory. By default a quarter, at least 32; all with the model
-            in mode train, where BatchNorm makes images depend on each other.
+            scores the others, which takes less time and memory. By default an eighth, or without a budget a quarter, at
+            least 32; all with the model in mode train, where BatchNorm makes images depend on each other.
         steps: Number of terms of the Neumann series (J in the paper) or of conjugate gradient steps, of which 10 are
             better.
         tolerance: Relative error up to which the Neumann series may leave out high powers of the Hessian, measured at
@@ -60,15 +72,17 @@ class OuterConfig:
             solvers neumann and gauss-newton, and with the model in mode train.
     """
 
+    budget: float = 0.1
     estimator: Literal["influence", "relaxed"] = "influence"
     solver: Literal["deflated", "gauss-newton", "neumann", "identity"] = "deflated"
     baseline: Literal["leave-one-out", "class-mean", "unaugmented", "same-loss"] = "leave-one-out"
     model_mode: Literal["eval", "train"] = setting("eval", is_option=False)
-    every: int = 10
+    every: int | None = None
     warmup: float | None = None
     warmup_augment: Literal["none", "policy"] = setting("policy", is_option=False)
     optimizer: Literal["adam", "rmsprop"] = setting("adam", is_option=False)
-    lr: float = 0.03
+    lr: float | None = None
+    guard: float | None = setting(None, is_option=False)
     decay: bool = setting(False, is_option=False)
     batch_size: int | None = None
     train_batch_size: int | None = None
@@ -91,12 +105,14 @@ class OuterConfig:
             at_least(f"outer.{name}", getattr(self, name), 1)
         for name in ("curvature_batch_size", "pathwise_batch_size"):
             at_least(f"outer.{name}", getattr(self, name), 1)
-        for name in ("warmup", "lr", "steps", "init_decay"):
+        for name in ("budget", "warmup", "lr", "guard", "steps", "init_decay"):
             at_least(f"outer.{name}", getattr(self, name), 0)
-        if not self.init_decay < math.inf:
-            raise UserError(f"`outer.init_decay` must be finite, got {self.init_decay}")
-        if self.init_decay and self.optimizer != "adam":
-            raise UserError(f"`outer.init_decay` needs `outer.optimizer=adam`, got {self.optimizer}")
+        for name in ("init_decay", "guard"):
+            value = getattr(self, name) or 0.0
+            if not value < math.inf:
+                raise UserError(f"`outer.{name}` must be finite, got {value}")
+            if value and self.optimizer != "adam":
+                raise UserError(f"`outer.{name}` needs `outer.optimizer=adam`, got {self.optimizer}")
         if self.solver == "gauss-newton":
             at_least("outer.steps", self.steps, 1)
         fraction("outer.tolerance", self.tolerance)
@@ -105,6 +121,10 @@ class OuterConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UserError(f"`outer.{name}` must be above 0, got {value}")
+
+
+UNPLANNED = {"every": 10, "lr": 0.03, "guard": 0.0}
+"""Values without a budget of settings that are left open."""
 
 
 def warmup_epochs(warmup: float | None, epochs: float) -> float:

@@ -154,7 +154,7 @@ class AugmentConfig:
         shrinkage: Strength with which the policies of classes or images are pulled towards their shared part; 0 for no
             pull.
         crop: Base crop: pad (shift by up to `padding` pixels), resized (random part of the image, rescaled), or none.
-        padding: Largest shift of the crop pad, in pixels.
+        padding: Largest shift of the crop pad, in pixels. By default 4, but 0 for images below 32 pixels.
         scale: Smallest fraction of the image area that the crop resized keeps.
         flip: Mirror half of the images. By default true, except for data sets where mirroring changes the label.
         cutout: Side of the square that Cutout erases, in pixels; 0 for no Cutout.
@@ -175,7 +175,7 @@ class AugmentConfig:
     init_magnitude: float | None = None
     shrinkage: float = setting(0.1, is_option=False)
     crop: Literal["pad", "resized", "none"] = "pad"
-    padding: int = setting(4, is_option=False)
+    padding: int | None = setting(None, is_option=False)
     scale: float = 0.08
     flip: bool | None = None
     cutout: int = 0

@@ -23,6 +23,7 @@ class Status(enum.Enum):
     """The outcome of solving H q = v; its value says what to do."""
 
     CONVERGED = "the linear system is solved to the tolerance"
+    DIRECT = "the solver computed its approximation directly: there is no series that more steps would continue"
     TRUNCATED = (
         "the system is not solved to the tolerance, as is usual with few steps or none: more steps or a higher rank, "
         "or for Neumann a larger scale, come closer"
@@ -81,6 +82,11 @@ class Solution:
     def status(self) -> Status:
         """The outcome. The host waits for the device."""
         return self.judge(self.norms.tolist(), None if self.residual is None else float(self.residual))
+
+
+def direct_status(norms: Sequence[float], residual: float | None) -> Status:
+    """Return the status of a solver without a series, by the lengths of v and q."""
+    return Status.DIRECT if all(map(math.isfinite, norms)) else Status.NON_FINITE
 
 
 def measured_status(believed: Status, residual: float, products: int) -> Status:

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import math
 import sys
 from collections.abc import Iterable
 from importlib.util import find_spec
@@ -38,7 +39,7 @@ _WITHOUT_AUTOCAST = ("32-true", "16-mixed")
 
 
 class PolicyCallback(Callback):
-    """A callback that learns a policy: `Trainer(callbacks=[PolicyCallback(policy, every=30)])`.
+    """A callback that learns a policy: `Trainer(callbacks=[PolicyCallback(policy)])`.
 
     The policy augments the images of training batches right before `training_step`. Batches of validation, test and
     sanity check stay unchanged. After each optimizer step the callback passes the original training images, and
@@ -65,15 +66,16 @@ class PolicyCallback(Callback):
         model: The name of the submodule that maps images to outputs. By default the `LightningModule`.
         validation: A loader of validation images for outer steps. By default the Trainer's. The policy learns from
             these images, so report the error of other images.
-        validation_images: How many validation images of all processes an outer step uses. By default a batch of the
-            loader for each process.
+        validation_images: How many validation images of all processes an outer step uses. By default as the budget
+            allows; with `every`, a batch of the loader for each process.
         train_images: How many of the newest training images of all processes an outer step draws for; more mean less
-            noise. By default those of the last optimizer step. They stay on the device and are saved in checkpoints.
-        **settings: Other arguments of `PolicyOptimizer`: `every` and `warmup`, in optimizer steps, `optimizer`,
-            `solver`, `estimator`, `transform`, `compute` and so on.
+            noise. By default as the budget allows; with `every`, those of the last optimizer step. They stay on the
+            device and are saved in checkpoints.
+        **settings: Other arguments of `PolicyOptimizer`: `budget`, `every` and `warmup`, in optimizer steps,
+            `optimizer`, `solver`, `estimator`, `transform`, `compute` and so on.
 
     Example:
-        >>> callback = PolicyCallback(madao.Policy(), every=30, warmup=1000)
+        >>> callback = PolicyCallback(madao.Policy())
         >>> trainer = pl.Trainer(callbacks=[callback], accelerator="cpu")
         >>> trainer.fit(module, train_loader, validation_loader)  # doctest: +SKIP
     """
@@ -151,7 +153,9 @@ class PolicyCallback(Callback):
         """Prepare the outer steps, now that the model is on its device."""
         model: nn.Module = pl_module if self.model is None else pl_module.get_submodule(self.model)
         autocast = None if trainer.precision in _WITHOUT_AUTOCAST else torch.bfloat16
-        self._learner.start(model, autocast=autocast)
+        # Infinite if only time or a callback ends the training.
+        total = trainer.estimated_stepping_batches if self._learner.asks_for_total_steps else math.inf
+        self._learner.start(model, autocast, int(total) if math.isfinite(total) else None)
 
     def on_train_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
         """Read the number of optimizer steps, which a checkpoint may have restored."""

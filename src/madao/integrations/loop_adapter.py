@@ -27,10 +27,10 @@ class LoopAdapter:
         policy: The policy that learns.
         images: The index, key or attribute of the images in a batch.
         targets: The index, key or attribute of the targets in a batch.
-        train_images: How many of the newest training images of all processes an outer step draws for. By default those
-            of the last optimizer step.
-        validation_images: How many validation images of all processes an outer step uses. By default a batch of the
-            loader for each process.
+        train_images: How many of the newest training images of all processes an outer step draws for. By default as the
+            budget allows; with `every` among the settings, those of the last optimizer step.
+        validation_images: How many validation images of all processes an outer step uses. By default as the budget
+            allows; with `every` among the settings, a batch of the loader for each process.
         settings: Arguments of `PolicyOptimizer`.
 
     Example:
@@ -58,21 +58,23 @@ class LoopAdapter:
                 raise ValueError(f"{name} must be at least 1, got {number!r}")
         inspect.signature(PolicyOptimizer).bind(policy, None, **settings)  # refuses unknown names early
         self.policy, self.images, self.targets = policy, images, targets
-        self.train_images, self.validation_images, self.settings = train_images, validation_images, settings
+        self.settings = {"train_images": train_images, "validation_images": validation_images, **settings}
         self.outer: PolicyOptimizer | None = None
         self._validation: Iterator[Any] | None = None
         # Images, targets, and the number of images in all processes: every process drops a batch at the same time.
         self._seen: tuple[Tensor, Tensor, int] | None = None
         self._kept: list[tuple[Tensor, Tensor, int]] = []
+        self._fresh = 0  # how many of these are from after the last optimizer step
         self._saved: dict[str, Any] | None = None
         self._unseen = False  # whether the policy depends on images and has not been standardised yet
 
-    def start(self, model: nn.Module, autocast: torch.dtype | None = None) -> None:
+    def start(self, model: nn.Module, autocast: torch.dtype | None = None, total_steps: int | None = None) -> None:
         """Prepare to learn with a model. With the model of the previous call, continue.
 
         Args:
             model: Maps images to outputs. It is on its device.
             autocast: The dtype of the trainer's forward passes, for outer steps unless the user has chosen another.
+            total_steps: The optimizer steps of the whole training, if they are known.
         """
         device = next(model.parameters()).device
         self.policy.to(device)
@@ -80,7 +82,8 @@ class LoopAdapter:
             compute = self.settings.get("compute") or ComputeOptions()
             if compute.autocast is None:
                 compute = dataclasses.replace(compute, autocast=autocast)
-            self.outer = PolicyOptimizer(self.policy, model, **{**self.settings, "compute": compute})
+            chosen = {"total_steps": total_steps, **self.settings, "compute": compute}
+            self.outer = PolicyOptimizer(self.policy, model, **chosen)
             self._kept = []
         ranks = self.outer.ranks
         ranks.broadcast_([*self.policy.parameters(), *self.policy.buffers()])
@@ -96,6 +99,11 @@ class LoopAdapter:
                 for (images, targets), place in zip(self._saved["kept"], places, strict=True)
             ]
             self._saved = None
+
+    @property
+    def asks_for_total_steps(self) -> bool:
+        """Whether a plan of outer steps depends on the number of optimizer steps of the training."""
+        return self.settings.get("every") is None and self.settings.get("total_steps") is None
 
     def stop(self) -> None:
         """Release the validation loader and its workers."""
@@ -127,6 +135,7 @@ class LoopAdapter:
         if self._seen is not None:
             self._kept.append(self._seen)
             self._seen = None
+            self._fresh += 1
 
     def step(self, validation: Callable[[], Iterable[Any]]) -> OuterStep | None:
         """Count an optimizer step, and update the policy if an outer step is due.
@@ -136,16 +145,24 @@ class LoopAdapter:
         """
         outer = self.outer
         assert outer is not None, "start comes first"
+        if self._fresh:
+            newest_images, count = self._kept[-1][0], sum(total for *_, total in self._kept[-self._fresh :])
+            outer.plan(newest_images, count)
+            self._fresh = 0
+        if outer.schedule is None:  # there has been no batch yet
+            return None
         if not (outer.tick() and self._kept):
             self._forget()
             return None
         if self._validation is None:
+            assert outer.schedule is not None
             done, place = outer.updates + outer.skipped, (outer.ranks.rank, outer.ranks.world)
-            self._validation = outer_batches(validation(), self.validation_images, outer.seed, done, *place)
+            size, asked = outer.schedule.validation_images, self.settings["validation_images"] is not None
+            self._validation = outer_batches(validation(), size, outer.seed, done, *place, required=asked)
         batch = next(self._validation)
         outer.ranks.broadcast_(outer.model.buffers())  # data-parallel models do so only before the next step
         images, targets = torch.cat([kept[0] for kept in self._kept]), torch.cat([kept[1] for kept in self._kept])
-        share = math.ceil((self.train_images or 0) / outer.ranks.world)
+        share = math.ceil(self._train_images / outer.ranks.world)
         newest = slice(-share, None)
         result = outer.update(
             (images[newest], targets[newest]), (entry(batch, self.images), entry(batch, self.targets))
@@ -155,8 +172,14 @@ class LoopAdapter:
 
     def _forget(self) -> None:
         """Drop the batches that no outer step will need."""
-        while self._kept and sum(total for *_, total in self._kept[1:]) >= (self.train_images or 0):
+        while self._kept and sum(total for *_, total in self._kept[1:]) >= self._train_images:
             del self._kept[0]
+
+    @property
+    def _train_images(self) -> int:
+        """How many training images of all processes an outer step draws for; 0 for those of the last optimizer step."""
+        schedule = None if self.outer is None else self.outer.schedule
+        return 0 if schedule is None else schedule.train_images or 0
 
     def log(self, step: OuterStep) -> dict[str, float]:
         """Return the numbers to plot: the selection probability of each operation, and the health of the gradient."""

@@ -64,11 +64,13 @@ class PolicyTrainer(Trainer):
         images: The key of the images in a batch.
         targets: The key of the targets in a batch.
         validation: A loader of validation images for outer steps. By default that of `eval_dataset`.
-        validation_images: How many validation images of all processes an outer step uses. By default a batch for each
-            process.
+        validation_images: How many validation images of all processes an outer step uses. By default as the budget
+            allows; with `every`, a batch for each process.
         train_images: How many of the newest training images of all processes an outer step draws for; more mean less
-            noise. By default those of the last optimizer step. They stay on the device and are saved in checkpoints.
-        settings: Other arguments of `PolicyOptimizer`, such as `{"every": 30, "warmup": 1000}`, in optimizer steps.
+            noise. By default as the budget allows; with `every`, those of the last optimizer step. They stay on the
+            device and are saved in checkpoints.
+        settings: Other arguments of `PolicyOptimizer`, such as `{"budget": 0.2}`, or `{"every": 30, "warmup": 1000}` in
+            optimizer steps.
         **keywords: Keyword arguments of `transformers.Trainer`.
 
     Example:
@@ -79,7 +81,6 @@ class PolicyTrainer(Trainer):
         ...     eval_dataset=validation,
         ...     policy=madao.Policy(),
         ...     transform=lambda images: (images - 0.5) / 0.5,
-        ...     settings={"every": 30},
         ... )
         >>> trainer.train()  # doctest: +SKIP
     """
@@ -193,7 +194,7 @@ class _AfterSteps(TrainerCallback):
         assert isinstance(trainer.model, nn.Module)
         if trainer._logits is None or trainer._logits.model is not trainer.model:
             trainer._logits = _Logits(trainer.model, str(trainer._learner.images))
-        trainer._learner.start(trainer._logits, autocast=torch.bfloat16 if args.bf16 else None)
+        trainer._learner.start(trainer._logits, torch.bfloat16 if args.bf16 else None, state.max_steps or None)
 
     def on_step_end(
         self, args: "TrainingArguments", state: "TrainerState", control: "TrainerControl", **_: Any

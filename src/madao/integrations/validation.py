@@ -17,7 +17,13 @@ from torch.utils.data import (
 
 
 def outer_batches(
-    loader: Iterable[Any], size: int | None, seed: int, start: int = 0, rank: int = 0, world: int = 1
+    loader: Iterable[Any],
+    size: int | None,
+    seed: int,
+    start: int = 0,
+    rank: int = 0,
+    world: int = 1,
+    required: bool = True,
 ) -> Iterator[Any]:
     """Yield batches without end and without disturbing the validation of the trainer.
 
@@ -33,11 +39,12 @@ def outer_batches(
         start: The number of the first batch.
         rank: The rank of this process.
         world: The number of processes that share a batch.
+        required: Whether another loader is refused if `size` is given. Otherwise it keeps its own size.
     """
     shuffled = _shuffled(loader, size, seed, start, rank, world)
     if shuffled is not None:
         return iter(shuffled)
-    if size is not None:
+    if size is not None and required:
         raise ValueError(
             "validation_images needs a DataLoader of a whole data set, in order or shuffled; this "
             f"{type(loader).__name__} makes its own batches: leave out validation_images"

@@ -39,14 +39,18 @@ def check_images(images: Tensor) -> None:
         )
     if 0 in images.shape[2:]:
         raise ValueError(f"images must have at least one pixel, got shape {list(images.shape)}")
-    if images.is_floating_point() and images.device.type == "cpu" and images.numel():
-        low, high = (bound.item() for bound in torch.aminmax(images.detach()))
-        # Negated to refuse NaN too, for which every comparison is false.
-        if not (low >= -_ROUNDING and high <= 1 + _ROUNDING):
-            raise ValueError(
-                f"float images must lie in [0, 1], got values from {low:.4g} to {high:.4g}; augment before "
-                "normalising, and divide 0..255 images by 255"
-            )
+    if images.device.type == "cpu":
+        check_range(images, "float images", "augment before normalising, and divide 0..255 images by 255")
+
+
+def check_range(images: Tensor, name: str, remedy: str) -> None:
+    """Raise if float images have values outside [0, 1]. The host waits for the device."""
+    if not images.is_floating_point() or not images.numel():
+        return
+    low, high = (bound.item() for bound in torch.aminmax(images.detach()))
+    # Negated to refuse NaN too, for which every comparison is false.
+    if not (low >= -_ROUNDING and high <= 1 + _ROUNDING):
+        raise ValueError(f"{name} must lie in [0, 1], got values from {low:.4g} to {high:.4g}; {remedy}")
 
 
 def check_strengths(magnitude: Tensor, sign: Tensor, images: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -27,12 +28,13 @@ from madao.hypergrad.hypergradient import PendingHypergradient
 from madao.hypergrad.pytree import Vector
 from madao.outer.compute_options import ComputeOptions, check_counts
 from madao.outer.cuda_graph import GraphPool
-from madao.outer.cycle import Batch, ValidationBatches
 from madao.outer.example_losses import Loss, per_example
+from madao.outer.gathering import Batch, GatheredImages, ValidationBatches, describe_batch
 from madao.outer.outer_gradient import OuterGradient
 from madao.outer.outer_step import OuterRequest, OuterStep
 from madao.outer.problem_builder import ProblemBuilder, SoftTargets
 from madao.outer.recorded_gradient import recorded_gradient
+from madao.outer.schedule import OuterSchedule, choose_schedule, default_optimizer, open_lr
 from madao.policy import Policy
 
 _LOGGER = logging.getLogger("madao")
@@ -44,9 +46,13 @@ _SEEDS_APART = 1_000_003
 class PolicyOptimizer:
     """An optimizer that learns a policy while a model trains. Call `step` after each step of the model's optimizer.
 
-    At every `every`-th call it draws from the policy for the training batch, estimates the gradient of the validation
-    loss through the trained weights, and updates the policy. The weights, gradients, modes and running statistics
-    of the model do not change, nor does the random state of torch.
+    In an outer step it draws from the policy for training images, estimates the gradient of the validation loss through
+    the trained weights, and updates the policy. The weights, gradients, modes and running statistics of the model do
+    not change, nor does the random state of torch.
+
+    By default a budget decides when outer steps come and on how many images. These are gathered over training batches
+    and over the batches of the validation loader. With `every`, an outer step takes the batch that was just trained on
+    and one batch of the validation loader, as in the paper.
 
     Args:
         policy: The policy that learns.
@@ -55,10 +61,18 @@ class PolicyOptimizer:
             `torch.nn.functional`; a module with an attribute `reduction`; or a function that returns one value per
             example. `PolicyOptimizer` uses the mean over examples, even if class weights or `ignore_index` make the
             training loss another average.
-        every: Inner steps from one outer step to the next, s of the paper.
-        warmup: Calls at the start during which the policy does not change.
-        optimizer: The optimizer of the policy's parameters. By default RMSprop with learning rate 1e-2, as in the
-            paper.
+        every: Inner steps from one outer step to the next, s of the paper. By default as the budget allows.
+        warmup: Calls at the start during which the policy does not change. By default a fifth of `total_steps`, or 0 if
+            they are not known or `every` is given.
+        budget: The part of training's work that outer steps may cost. They may always cost as much as a CPU computes in
+            about 15 seconds.
+        total_steps: Inner steps of the whole training, if they are known, for which a better plan can be made.
+        train_images: Training images of an outer step, of all processes together. By default as the budget allows; with
+            `every`, those of the batch that was just trained on.
+        validation_images: Validation images of an outer step, if it receives a loader. By default as the budget allows;
+            with `every`, those of one batch.
+        optimizer: The optimizer of the policy's parameters. By default Adam without momentum, with a learning rate that
+            suits the number of outer steps; with `every`, RMSprop with learning rate 1e-2, as in the paper.
         transform: The function between policy and model, applied to training and validation images: normalising. It
             must treat each image independently.
         solver: The approximation of the inverse Hessian. By default `Deflated()`, which needs no products with the
@@ -75,9 +89,12 @@ class PolicyOptimizer:
         compute: Options of outer steps: microbatches, mixed precision, draws for each image and more.
 
     Attributes:
+        schedule: When outer steps are due; None before the first call of `step` if the budget decides.
         calls: Inner steps so far.
         updates: Outer steps that updated the policy.
         skipped: Outer steps whose gradient was unusable.
+        primes: Whether the first outer step fills the memory of the solver, with gradients of parts of its images. It
+            does if the budget decides. Otherwise each outer step adds one gradient.
         sign: Maps the number of an update to the factor of its gradient. −1 raises the validation loss, for controls.
 
     Example:
@@ -94,8 +111,12 @@ class PolicyOptimizer:
         model: nn.Module,
         loss: Loss = F.cross_entropy,
         *,
-        every: int = 30,
-        warmup: int = 0,
+        every: int | None = None,
+        warmup: int | None = None,
+        budget: float = 0.1,
+        total_steps: int | None = None,
+        train_images: int | None = None,
+        validation_images: int | None = None,
         optimizer: torch.optim.Optimizer | None = None,
         transform: Callable[[Tensor], Tensor] | None = None,
         solver: Solver | None = None,
@@ -107,12 +128,23 @@ class PolicyOptimizer:
         soft_targets: SoftTargets | None = None,
         compute: ComputeOptions | None = None,
     ) -> None:
-        check_counts(every=every, views=views)
-        check_counts(0, warmup=warmup)
+        given = {"every": every, "total_steps": total_steps}
+        given |= {"train_images": train_images, "validation_images": validation_images}
+        check_counts(views=views, **{name: value for name, value in given.items() if value is not None})
+        check_counts(0, warmup=warmup or 0)
+        if not 0 < budget < math.inf:
+            raise ValueError(f"budget must be above 0 and finite, got {budget!r}; without one, give every")
         if clip is not None and not clip > 0:
             raise ValueError(f"clip must be above 0, got {clip!r}")
-        self.policy, self.model, self.every, self.warmup = policy, model, every, warmup
-        self.optimizer = torch.optim.RMSprop(policy.parameters(), lr=1e-2) if optimizer is None else optimizer
+        self.policy, self.model, self.every, self.warmup = policy, model, every, warmup or 0
+        self.budget, self.total_steps = budget, total_steps
+        self._own_optimizer, self._warmup = optimizer is None, warmup
+        sizes = {"train_batch_size": train_images, "batch_size": validation_images}
+        self._images = {name: size for name, size in sizes.items() if size is not None}
+        self.schedule: OuterSchedule | None = None
+        if every is not None:
+            self.schedule = OuterSchedule(every, self.warmup, train_images, validation_images)
+        self.optimizer = default_optimizer(policy, planned=every is None) if optimizer is None else optimizer
         solver = Deflated() if solver is None else solver
         if estimator is None:
             estimator = Relaxed() if solver.differentiates_path else Influence()
@@ -128,6 +160,7 @@ class PolicyOptimizer:
             )
         self.clip, self.seed, self.ranks = clip, seed, ProcessGroup.current()
         self.calls = self.updates = self.skipped = 0
+        self.primes = every is None
         self.sign: Callable[[int], float] = lambda _: 1.0
         self.builder = ProblemBuilder(
             policy=policy,
@@ -147,6 +180,9 @@ class PolicyOptimizer:
         self.reference = OuterGradient(self.builder, Fallback(say) if compute.hvp is None else compute.hvp)
         self._estimate: Callable[[OuterRequest, tuple[Tensor, ...]], PendingHypergradient] = self.reference
         self._learned = learned
+        self._recording: tuple[Any, ...] | None = None
+        self._gathered: GatheredImages | None = None
+        self._last = 0
         self._signal, self._validation = RunningSignal(), ValidationBatches()
         self._solver_state: Any = None
 
@@ -162,15 +198,45 @@ class PolicyOptimizer:
 
     def due(self) -> bool:
         """Return whether the next call of `step` or `tick` leads to an outer step."""
-        return self.calls >= self.warmup and (self.calls + 1) % self.every == 0
+        schedule = self.schedule
+        return schedule is not None and schedule.is_due(self.calls + 1, self.updates + self.skipped, self._last)
+
+    def plan(self, images: Tensor, count: int | None = None) -> OuterSchedule:
+        """Decide when outer steps come and on how many images, if that is open; return it. `step` calls this.
+
+        Args:
+            images: Images of the training loop, whose shape matters alone.
+            count: Images of an inner step, of all processes together. By default these.
+        """
+        if self.schedule is not None:
+            return self.schedule
+        count = len(images) * self.ranks.world if count is None else count
+        chosen = choose_schedule(self.builder, self.budget, count, images, self.total_steps, self._warmup, self._images)
+        self.schedule, self.warmup = chosen.schedule, chosen.schedule.warmup
+        if chosen.lr is not None and self._own_optimizer:
+            for group in self.optimizer.param_groups:
+                group["lr"] = chosen.lr
+        self.builder = dataclasses.replace(self.builder, compute=chosen.compute)
+        self.reference = OuterGradient(self.builder, chosen.compute.hvp)
+        self._estimate = self.reference
+        if self._recording is not None:
+            self.record(*self._recording)
+        if self.ranks.is_first:
+            _LOGGER.log(logging.INFO if chosen.learns else logging.WARNING, chosen.description)
+        return self.schedule
 
     def tick(self) -> bool:
         """Count an inner step, and return whether an outer step is due: a call of `update`.
 
-        Loops that prepare images for outer steps call `tick` and `update` instead of `step`.
+        Loops that prepare images for outer steps call `tick` and `update` instead of `step`. Without `every` they call
+        `plan` first.
         """
+        if self.schedule is None:
+            raise ValueError("nothing says when outer steps are due; call plan(images) before, or give every")
         due = self.due()
         self.calls += 1
+        if due:
+            self._last = self.calls
         return due
 
     def step(
@@ -192,7 +258,18 @@ class PolicyOptimizer:
         Returns:
             The outer step, or None if none was due.
         """
-        return self.update(train_batch, validation, train_transform) if self.tick() else None
+        if not isinstance(train_batch, tuple | list):
+            raise TypeError(f"train_batch must be (images, targets), got {describe_batch(train_batch)}")
+        schedule = self.plan(train_batch[0])
+        if schedule.train_images is not None:
+            if self._gathered is None:
+                self._gathered = GatheredImages(-(-schedule.train_images // self.ranks.world))
+            self._gathered.add(train_batch)
+        if not self.tick():
+            return None
+        return self.update(
+            train_batch if self._gathered is None else self._gathered.take(), validation, train_transform
+        )
 
     def update(
         self,
@@ -225,12 +302,16 @@ class PolicyOptimizer:
         every = self.compute.check_every if self.solver.checkable else 0
         check = every > 0 and (self.updates + self.skipped) % every == 0
         state = self.solver.prepare(self._solver_state, FunctionalModel(self.model).params, check)
-        tensors = tuple(tensor.to(self._device) for tensor in (*train_batch, *self._validation.next(validation)))
+        held_out = self._validation.next(validation, self._validation_count)
+        tensors = tuple(tensor.to(self._device) for tensor in (*train_batch, *held_out))
         shards = None
         if self.ranks.world > 1:
             shards = self.builder.shards(len(tensors[0]) * self.compute.draws, len(tensors[-1]))
         seed = self.seed + _SEEDS_APART * self.calls
         request = OuterRequest(train_transform, len(train_batch) - 2, check, state, shards, seed)
+        if self.primes and self.updates + self.skipped == 0:
+            for gradient in self.builder.train_gradients(request, tensors, self.solver.num_remembered):
+                self.solver.remember(state, gradient)
         found = self._estimate(request, tensors)
         stats = found.read()
         self._solver_state = self.solver.update(state, found.carry, stats)
@@ -256,12 +337,15 @@ class PolicyOptimizer:
             compare: Whether the traced gradient is compared with the reference. Only measurements skip this.
         """
         recorded = recorded_gradient(self.reference, say, compile, memory, compare)
+        self._recording = say, compile, memory, compare
         if recorded is not None:
             self._estimate = recorded
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters and the states of optimizer and solver. The policy saves its own state."""
-        counters = {name: getattr(self, name) for name in ("calls", "updates", "skipped")}
+        counters = {name: getattr(self, name) for name in ("calls", "updates", "skipped")} | {"last": self._last}
+        if self._gathered is not None:
+            counters["gathered"] = self._gathered.state_dict()
         state = {"optimizer": self.optimizer.state_dict(), "signal": self._signal.state_dict()}
         # Every file has these two names, whichever solver wrote it.
         remembered = {"recent": None, "products": None} | self.solver.state_dict(self._solver_state)
@@ -271,10 +355,19 @@ class PolicyOptimizer:
         """Restore a state that `state_dict` returned."""
         for name in ("calls", "updates", "skipped"):
             setattr(self, name, int(state[name]))
+        self._last = int(state.get("last", 0))
+        if "gathered" in state:
+            self._gathered = GatheredImages.restored(state["gathered"], self._device)
         self.optimizer.load_state_dict(state["optimizer"])
         if "signal" in state:
             self._signal.load_state_dict(state["signal"], self._device)
         self._solver_state = self.solver.load_state(state, self._device)
+
+    @property
+    def _validation_count(self) -> int | None:
+        """Validation images of an outer step for this process; None for one batch."""
+        count = None if self.schedule is None else self.schedule.validation_images
+        return None if count is None else -(-count // self.ranks.world)
 
     @property
     def _device(self) -> torch.device:
@@ -287,6 +380,9 @@ class PolicyOptimizer:
         parameters = self._learned.values()
         for parameter, gradient in zip(parameters, self.policy.with_prior(found).values(), strict=True):
             parameter.grad = gradient.to(parameter.dtype)
+        if self._own_optimizer and self.schedule is not None and self.schedule.every is None:
+            for group in self.optimizer.param_groups:
+                group["lr"] = open_lr(self.updates + self.skipped)
         self.optimizer.step()
         for parameter in parameters:
             parameter.grad = None

@@ -2,15 +2,17 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from madao.distributed.group import ProcessGroup, Shard
 from madao.distributed.sampling import sample_shard
-from madao.hypergrad import Estimator, FunctionalModel, Problem, Solver
+from madao.hypergrad import Estimator, ForwardOverReverse, FunctionalModel, Problem, Solver
 from madao.hypergrad.autodiff.functional_model import unwrap
+from madao.hypergrad.flat_problem import FlatProblem
+from madao.hypergrad.pytree import Vector
 from madao.outer.compute_options import ComputeOptions
 from madao.outer.example_losses import Loss, Microbatches, augmented_examples, validation_examples
 from madao.outer.outer_step import OuterRequest, OuterShards
@@ -101,6 +103,22 @@ class ProblemBuilder:
             plain=plain,
             ranks=self.ranks,
         )
+
+    def train_gradients(self, request: OuterRequest, tensors: Sequence[Tensor], count: int) -> Iterator[Vector]:
+        """Yield training gradients in the model's parameters, each of other images of the batch under new draws.
+
+        Args:
+            request: The request of the outer step.
+            tensors: As for `build`.
+            count: The number of gradients.
+        """
+        train, held_out = tensors[: 2 + request.rest], [tensor[:1] for tensor in tensors[2 + request.rest :]]
+        images = len(train[0])
+        size = min(self.compute.curvature_batch or images, images)
+        for number in range(count):
+            part = [tensor.roll(-(number * images // count), 0)[:size] for tensor in train]
+            problem = FlatProblem.of(self.build(dataclasses.replace(request, shards=None), [*part, *held_out]))
+            yield problem.curvature_gradient(ForwardOverReverse() if self.compute.hvp is None else self.compute.hvp)
 
     def shards(self, train: int, validation: int) -> OuterShards:
         """Return the shards of this process, given its numbers of drawn images and of validation images.

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from madao.labels import IGNORED
-from madao.ops.checks import check_images
+from madao.ops.checks import check_images, check_range
 from madao.policy.base import AugmentationPolicy
 from madao.policy.draw import Draw
 from madao.policy.learned import Policy
@@ -297,6 +297,11 @@ def normalise(images: Tensor, mean: Sequence[float] | None = None, std: Sequence
         on_device(tuple(numbers), values.device, values.dtype).reshape(-1, 1, 1) for numbers in (mean, std)
     )
     return (values - centre) / spread
+
+
+def check_unnormalised(images: Tensor, name: str) -> None:
+    """Raise if float images lie outside [0, 1]: normalising would follow, and come twice. The host waits."""
+    check_range(images, name, "load them without normalising, which is left to `transform` and the model")
 
 
 def cut_out(images: Tensor, y: Tensor, x: Tensor, size: int) -> Tensor:

@@ -215,6 +215,7 @@ def _image(tile: Tile) -> str:
 
 _STATES = {
     "converged": "solved",
+    "direct": "computed directly",
     "truncated": "truncated, as usual with few steps",
     "diverging": "diverging",
     "negative_curvature": "stopped at negative curvature",

@@ -125,6 +125,8 @@ class Run:
         skipped = int(last(self.metrics.get("outer_skipped", ())) or 0)
         if skipped:
             return f"all {skipped} outer steps were skipped as unreliable: try a smaller `outer.scale`"
+        if self.setting("outer.budget") and self.setting("outer.every") is None:
+            return "no outer step was taken: raise `outer.budget` or `epochs`"
         return "no outer step was taken: raise `epochs`, or lower `outer.every` or `batch_size`"
 
     def setting(self, name: str, default: Any = None) -> Any:

@@ -11,6 +11,7 @@ from madao.config.outer_config import OuterConfig
 from madao.data import Batches
 from madao.distributed.sampling import shard_of
 from madao.outer import OuterStep, PolicyOptimizer
+from madao.outer.budget import OuterPlan
 from madao.policy import BaseAugmentation
 from madao.tasks import Task
 from madao.training.ema import WeightAverage
@@ -24,7 +25,8 @@ class OuterLoop:
 
     Args:
         outer: The optimizer of the policy.
-        settings: The settings of the outer problem.
+        settings: The settings of the outer problem, none of them open.
+        plan: The plan that decided the settings which were left open, if any.
         network: The model.
         task: The task.
         base_augmentation: Crop, flip, normalise and Cutout.
@@ -44,6 +46,7 @@ class OuterLoop:
         outer: PolicyOptimizer,
         settings: OuterConfig,
         *,
+        plan: OuterPlan | None = None,
         network: nn.Module,
         task: Task,
         base_augmentation: BaseAugmentation,
@@ -52,7 +55,7 @@ class OuterLoop:
         train_batches: Batches | None = None,
         ema: WeightAverage | None = None,
     ) -> None:
-        self.outer, self.settings, self.ranks = outer, settings, outer.ranks
+        self.outer, self.settings, self.plan, self.ranks = outer, settings, plan, outer.ranks
         self.network, self.task, self.base_augmentation = network, task, base_augmentation
         self.profiler, self.ema = profiler, ema
         self._validation, self._train = validation_batches, train_batches
@@ -87,6 +90,7 @@ class OuterLoop:
 
     def _update(self, progress: float, trained: InnerResult) -> None:
         if self.settings.decay:
+            assert self.settings.lr is not None
             for group in self.outer.optimizer.param_groups:
                 group["lr"] = self.settings.lr * cosine(progress)
         validation, train = self._next_streams()

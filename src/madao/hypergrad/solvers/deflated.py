@@ -9,7 +9,7 @@ from torch import Tensor
 
 from madao.hypergrad import pytree
 from madao.hypergrad.pytree import Vector
-from madao.hypergrad.result import Solution, Stats, series_status
+from madao.hypergrad.result import Solution, Stats, direct_status
 from madao.hypergrad.solvers.gradient_history import GradientHistory
 from madao.hypergrad.solvers.solver import Solver, System
 
@@ -59,8 +59,7 @@ class Deflated(Solver):
     def solve(self, system: System, state: GradientHistory | None = None) -> Solution:
         """Remove from v its part along the gradient of this call and those of earlier calls."""
         v = system.v
-        target, newest = pytree.flat(v), pytree.flat(system.gradient())
-        newest = newest / torch.linalg.vector_norm(newest).clamp(min=torch.finfo(newest.dtype).tiny)
+        target, newest = pytree.flat(v), _unit(system.gradient())
         recent = (self._empty(v) if state is None else state).rows
         if recent.shape != (self.memory - 1, len(target)):
             raise ValueError(
@@ -79,7 +78,7 @@ class Deflated(Solver):
             target[part] -= coefficients[0] * newest[part] + coefficients[1:] @ recent[:, part].to(newest.dtype)
         q = pytree.shaped(target, v)
         lengths = torch.stack([pytree.norm(v), pytree.norm(q)])
-        return Solution(pytree.scaled(q, self.scale), lengths, None, 0, series_status, carry=newest.to(recent.dtype))
+        return Solution(pytree.scaled(q, self.scale), lengths, None, 0, direct_status, carry=newest.to(recent.dtype))
 
     def prepare(self, state: Any, params: Any, check: bool) -> GradientHistory:
         """Return the history, or an empty one if it belongs to another solver or to other parameters."""
@@ -95,6 +94,15 @@ class Deflated(Solver):
             state.add(carry)
         return state
 
+    @property
+    def num_remembered(self) -> int:
+        """The number of gradients of earlier calls."""
+        return self.memory - 1
+
+    def remember(self, state: GradientHistory, gradient: Vector) -> None:
+        """Add a gradient to the history."""
+        state.add(_unit(gradient))
+
     def state_dict(self, state: GradientHistory | None) -> dict[str, Any]:
         """Return the history under the name `recent`."""
         return {"recent": None if state is None else state.state_dict()}
@@ -106,6 +114,12 @@ class Deflated(Solver):
 
     def _empty(self, params: Vector, owner: Sequence[str] = ()) -> GradientHistory:
         return GradientHistory.empty(self.memory - 1, params, list(owner))
+
+
+def _unit(gradient: Vector) -> Tensor:
+    """Return a gradient at unit length, in one tensor."""
+    newest = pytree.flat(gradient)
+    return newest / torch.linalg.vector_norm(newest).clamp(min=torch.finfo(newest.dtype).tiny)
 
 
 def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:

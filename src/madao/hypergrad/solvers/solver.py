@@ -95,6 +95,20 @@ class Solver:
         """Return the state to keep after a call, from `Solution.carry` and the health of the hypergradient."""
         return state
 
+    @property
+    def num_remembered(self) -> int:
+        """The number of training gradients that the state has room for."""
+        return 0
+
+    def remember(self, state: Any, gradient: Vector) -> None:
+        """Add a training gradient to a state that `prepare` returned, as if an outer step had computed it.
+
+        Args:
+            state: The state, which is overwritten.
+            gradient: ∇θ f.
+        """
+        raise NotImplementedError(f"{type(self).__name__} remembers no gradients")
+
     def state_dict(self, state: Any) -> dict[str, Any]:
         """Return what `load_state` needs to restore the state, by names that no other solver uses."""
         return {}

@@ -1,5 +1,6 @@
 """The outer loop of a run, from its settings."""
 
+import dataclasses
 import functools
 import random
 
@@ -25,9 +26,9 @@ from madao.hypergrad import (
 )
 from madao.hypergrad.estimators.baselines import Baseline
 from madao.outer import ComputeOptions, PolicyOptimizer
-from madao.outer.policy_adam import PolicyAdam
 from madao.policy import AugmentationPolicy, BaseAugmentation, Policy
 from madao.tasks import Task
+from madao.training.builders.outer_plan import build_policy_optimizer, decide_settings
 from madao.training.ema import WeightAverage
 from madao.training.monitor.profiler import Profiler
 from madao.training.outer_loop import OuterLoop
@@ -39,9 +40,6 @@ _BASELINES: dict[str, Baseline] = {
     "same-loss": SameLoss(),
     "unaugmented": Unaugmented(),
 }
-
-_MOST_PARTS = 16
-"""The most passes into which the images of an outer step are divided by default."""
 
 
 def build_outer_loop(
@@ -74,7 +72,11 @@ def build_outer_loop(
     """
     if not isinstance(policy, Policy):
         return None
-    settings, ranks = config.outer, ProcessGroup.current()
+    warmup = round(warmup_epochs(config.outer.warmup, config.epochs) * len(train_batches))
+    ranks = ProcessGroup.current()
+    settings, plan = decide_settings(config, network, splits, len(train_batches), warmup, ranks.world)
+    config = dataclasses.replace(config, outer=settings)
+    assert settings.every is not None
     if task.targets_follow_policy and settings.baseline == "class-mean":
         raise UserError(
             f"`outer.baseline=class-mean` needs a class for every image, and {task.name} has none; choose another "
@@ -84,18 +86,13 @@ def build_outer_loop(
         for name, parameter in policy.named_parameters():
             parameter.requires_grad_(name.startswith("selection") == (settings.learn == "selection"))
     ema = WeightAverage(network, settings.average, ramp=False) if settings.average else None
-    optimizer: torch.optim.Optimizer = (
-        PolicyAdam(policy.parameters(), settings.lr, settings.init_decay)
-        if settings.optimizer == "adam"
-        else torch.optim.RMSprop(policy.parameters(), lr=settings.lr)
-    )
     outer = PolicyOptimizer(
         policy,
         network if ema is None else ema.module.requires_grad_(True),
         task.outer_losses,
         every=settings.every,
-        warmup=round(warmup_epochs(settings.warmup, config.epochs) * len(train_batches)),
-        optimizer=optimizer,
+        warmup=warmup,
+        optimizer=build_policy_optimizer(settings, policy),
         solver=_solver(settings),
         estimator=Relaxed() if settings.estimator == "relaxed" else Influence(_BASELINES[settings.baseline]),
         transform=base_augmentation.normalise,
@@ -105,20 +102,22 @@ def build_outer_loop(
         views=task.views,
         soft_targets=task.soft_targets if task.targets_follow_policy else None,
         compute=ComputeOptions(
-            microbatch=_microbatch(config, ranks.world),
+            microbatch=settings.microbatch,
             curvature_batch=settings.curvature_batch_size,
-            pathwise_batch=_pathwise(settings, config.batch_size),
+            pathwise_batch=settings.pathwise_batch_size,
             autocast=autocast,
             inner_mode=settings.model_mode,
             check_every=10 if settings.solver == "neumann" else 0,
         ),
     )
+    outer.primes = plan is not None
     if settings.sign == "random":
         outer.sign = functools.partial(_coin, config.seed)
     validation, own_train = _batches(config, splits, train_batches, ranks)
     return OuterLoop(
         outer,
         settings,
+        plan=plan,
         network=network,
         task=task,
         base_augmentation=base_augmentation,
@@ -160,26 +159,6 @@ def _batches(
 def _coin(seed: int, update: int) -> float:
     """Return -1 or 1 by the number of the update alone, so that a resumed run has the same signs."""
     return -1.0 if random.Random(f"{seed} {update}").random() < 0.5 else 1.0
-
-
-def _pathwise(settings: OuterConfig, batch_size: int) -> int | None:
-    # The gradient of magnitudes has by far the least noise: a part of the images is enough for it.
-    if settings.pathwise_batch_size is not None or settings.model_mode == "train":
-        return settings.pathwise_batch_size
-    return max((settings.train_batch_size or batch_size) // 4, 32)
-
-
-def _microbatch(config: TrainConfig, world: int) -> int | None:
-    settings, own = config.outer, -(-config.batch_size // (config.accumulate * world))
-    if (
-        settings.microbatch is not None
-        or settings.model_mode == "train"
-        or settings.solver in ("neumann", "gauss-newton")
-    ):
-        return settings.microbatch  # products keep the activations of all parts, so that parts save no memory
-    # As many images as in a training pass fit. But very many parts make a long graph, and slow passes of few images.
-    most = max(settings.batch_size or 0, settings.train_batch_size or 0, config.batch_size)
-    return max(own, -(-most // (_MOST_PARTS * world)))
 
 
 def _solver(settings: OuterConfig) -> Deflated | GaussNewton | Neumann | Identity:

@@ -82,7 +82,7 @@ def build_policy(config: AugmentConfig, classes: tuple[str, ...] | None, seed: i
 def build_base_augmentation(config: AugmentConfig, splits: Splits, seed: int) -> BaseAugmentation:
     """Build base augmentation; the policy acts between its `before` and its `after`."""
     return BaseAugmentation(
-        padding=config.padding if config.crop == "pad" else 0,
+        padding=_padding(config, splits.size) if config.crop == "pad" else 0,
         flip=splits.flip if config.flip is None else config.flip,
         cutout=config.cutout,
         mean=splits.mean if config.normalise else None,
@@ -91,6 +91,11 @@ def build_base_augmentation(config: AugmentConfig, splits: Splits, seed: int) ->
         size=splits.size,
         scale=config.scale if config.crop == "resized" else None,
     )
+
+
+def _padding(config: AugmentConfig, size: int) -> int:
+    # Shifts by 4 pixels would cut off much of a small image, such as a digit.
+    return (4 if size >= 32 else 0) if config.padding is None else config.padding
 
 
 def build_augmentation(

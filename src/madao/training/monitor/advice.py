@@ -3,6 +3,7 @@
 Functions return lines for people, or None without advice.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -10,12 +11,11 @@ from typing import Any
 import torch
 
 from madao.config.train_config import DataConfig
+from madao.outer.budget import FEWEST_STEPS
 from madao.text import counted
 from madao.training.run.state import Run
 from madao.training.splits import Splits
 
-_FEW_STEPS = 20
-"""Outer steps below which a policy can hardly leave its start."""
 _FEW_IMAGES = 50
 """Validation images below which their error is mostly chance."""
 _NAMED_CLASSES = 5
@@ -46,6 +46,8 @@ def describe_run(run: Run) -> list[str]:
         f"{run.model_name} at {splits.size} pixels on {run.device.type}: "
         f"{counted(config.epochs, 'epoch')} of {counted(run.steps_per_epoch, 'step')}{learning}"
     )
+    if (plan := _describe_plan(run)) is not None:
+        lines.append(plan)
     if run.outer_loop is not None and splits.validation is not None and len(splits.validation) < _FEW_IMAGES:
         each = 100 / len(splits.validation)
         lines.append(
@@ -64,17 +66,59 @@ def describe_run(run: Run) -> list[str]:
 def policy_advice(run: Run) -> str | None:
     """Return advice if a policy has few outer steps to learn in, or none."""
     steps = _outer_steps(run)
-    if steps is None or steps >= _FEW_STEPS:
+    if steps is None or steps >= FEWEST_STEPS:
         return None
-    how = "in none, and will stay as it starts" if steps == 0 else f"in {steps}, which is few"
-    return f"the policy learns {how}: raise `epochs`, or lower `outer.every` or `batch_size`"
+    if steps == 0:
+        how = f"in none, and will stay as it starts{_reason(run)}"
+    else:
+        how = f"in {steps}, which is few: raise `epochs`, or lower "
+        how += "`outer.every` or `batch_size`" if _cadence(run) > 1 else "`batch_size`"
+    return f"the policy learns {how}"
+
+
+def _reason(run: Run) -> str:
+    assert run.outer_loop is not None
+    plan, config = run.outer_loop.plan, run.config
+    if plan is None or config.outer.every is not None or plan.needed <= config.outer.budget:
+        return ": raise `epochs`, or lower `outer.every` or `batch_size`"
+    epochs = math.ceil(config.epochs * plan.needed / config.outer.budget)
+    return (
+        f": the least that is worth while would cost {_percent(plan.needed)} of training's work; try "
+        f"`outer.budget={math.ceil(100 * plan.needed) / 100:g}`, or `epochs={epochs}`"
+    )
+
+
+def _describe_plan(run: Run) -> str | None:
+    """Return when the policy learns, from how many images, and at which cost, if a plan decided it."""
+    if run.outer_loop is None or run.outer_loop.plan is None or run.outer_loop.plan.steps == 0:
+        return None
+    plan, budget = run.outer_loop.plan, run.config.outer.budget
+    often = "every step" if plan.every == 1 else f"every {plan.every} steps"
+    start = run.outer_loop.outer.warmup // run.steps_per_epoch + 1
+    more = f", more than the budget of {_percent(budget)}, but only seconds" if plan.share > 1.1 * budget else ""
+    return (
+        f"the policy learns {often} from epoch {start} on, from {plan.train_batch_size:,} training and "
+        f"{plan.batch_size:,} validation images at a time, with learning rate {plan.lr:.2g}: about "
+        f"{_percent(plan.share)} of training's work{more}"
+    )
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.0f} %" if part >= 0.1 else f"{100 * part:.1f} %"
 
 
 def _outer_steps(run: Run) -> int | None:
     if run.outer_loop is None:
         return None
-    outer, total = run.outer_loop.outer, run.config.epochs * run.steps_per_epoch
-    return max(total // outer.every - outer.warmup // outer.every, 0)
+    every, total = _cadence(run), run.config.epochs * run.steps_per_epoch
+    return max(total // every - run.outer_loop.outer.warmup // every, 0)
+
+
+def _cadence(run: Run) -> int:
+    """Return the number of training steps between outer steps."""
+    assert run.outer_loop is not None
+    assert run.outer_loop.outer.every is not None
+    return run.outer_loop.outer.every
 
 
 def loader_advice(timing: Mapping[str, Any], config: DataConfig, splits: Splits, on_gpu: bool = False) -> str | None:
