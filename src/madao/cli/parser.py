@@ -8,11 +8,12 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_origin
 
 import jsonargparse
 import yaml
 
+from madao.cli.positional import name_positional
 from madao.config.aliases import current_arguments, current_config
 from madao.config.checks import is_writable
 from madao.config.plain_yaml import check_plain_yaml, read_yaml, read_yaml_file
@@ -25,7 +26,7 @@ _read_yaml = jsonargparse.get_loader("yaml")
 
 def _read_value(text: str) -> Any:
     """Read a value of an option or of a file. A lone ~ is the home folder, as in a shell; the word null is no value."""
-    if not is_writable(text):  # a path that is no UTF-8, or the list of such paths that `_named` makes
+    if not is_writable(text):  # a path that is no UTF-8, or the list of such paths that `name_positional` makes
         return json.loads(text) if text.startswith('["') else text
     check_plain_yaml(text)
     return text if text.strip() == "~" else _read_yaml(text)
@@ -73,7 +74,7 @@ class Parser(jsonargparse.ArgumentParser):
         jsonargparse only sees plain settings that exist. Left to itself, it imports the classes that a file names, and
         reads the files that it names.
         """
-        given = [self._checked(option, value) for option, value in _with_values([] if args is None else args)]
+        given = [self._checked(option, value) for option, value in self._with_values([] if args is None else args)]
         return super().parse_args([word for words in given for word in words], *arguments, **keywords)
 
     def _checked(self, option: str, value: str | None) -> list[str]:
@@ -83,7 +84,35 @@ class Parser(jsonargparse.ArgumentParser):
             return [f"{option}=./{value}"]
         if option == "--config" and option in self._option_string_actions:
             return [f"--config={yaml.safe_dump(self._settings_of(value))}"]
-        return [f"{option}={value}"]
+        return [f"{option}={self._collected(option, value)}"]
+
+    def _with_values(self, arguments: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+        """Yield each word, but options with a file, a path or several values together with the value that follows."""
+        words = [*arguments]
+        while words:
+            word = words.pop(0)
+            option, equals, value = word.partition("=")
+            if option != "--config" and option.removeprefix("--") not in _PATHS and not self._collection_of(option):
+                yield word, None
+            elif equals:
+                yield option, value
+            else:
+                yield option, words.pop(0) if words and not words[0].startswith("--") else None
+
+    def _collection_of(self, option: str) -> type[Any] | None:
+        """Return list or dict for an option that takes several values, None for others and for lists of paths."""
+        name = option.removesuffix("+")
+        kind = get_origin(getattr(self._option_string_actions.get(name), "_typehint", None))
+        return kind if kind in (list, dict) and name.removeprefix("--") not in _PATHS else None
+
+    def _collected(self, option: str, value: str) -> str:
+        """Return `Invert,Solarize` and `Rotate=10,ShearX=0.2` as a list and a dictionary of YAML, others unchanged."""
+        kind, parts = self._collection_of(option), [part.strip() for part in value.split(",") if part.strip()]
+        if kind is list and not value.startswith("["):
+            return json.dumps(parts)
+        if kind is dict and all(re.fullmatch(r"[^={}:]+=[^={}:]+", part) for part in parts):
+            return f"{{{', '.join(part.replace('=', ': ') for part in parts)}}}"
+        return value
 
     def _settings_of(self, source: str) -> dict[str, Any]:
         """Return the settings in a YAML file, or in YAML itself, by current names."""
@@ -140,20 +169,6 @@ class Parser(jsonargparse.ArgumentParser):
         raise UserError(_explain(message, _options(self), self.prog)) from None
 
 
-def _with_values(arguments: Iterable[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield each word, `--config` and options with paths together with the value that follows them."""
-    words = [*arguments]
-    while words:
-        word = words.pop(0)
-        option, equals, value = word.partition("=")
-        if option != "--config" and option.removeprefix("--") not in _PATHS:
-            yield word, None
-        elif equals:
-            yield option, value
-        else:
-            yield option, words.pop(0) if words and not words[0].startswith("--") else None
-
-
 def call(
     function: Callable[..., None],
     verb: str,
@@ -181,48 +196,8 @@ def call(
         given = f"{one} [{one} …]" if several else one if parameter.default is parameter.empty else f"[{one}]"
         given = given if first is None else f"{first.upper()} {given}"
         parser.usage = f"madao {verb} {given} [OPTIONS]"
-        arguments = _named(arguments, plain, several, noun, parser, first)
+        arguments = name_positional(arguments, plain, noun, parser, several=several, first=first)
     function(**vars(parser.instantiate(parser.parse_args(arguments))))
-
-
-# By hand, since argparse finds no positional arguments between options, and jsonargparse none that have a flag too.
-def _named(
-    arguments: list[str],
-    name: str,
-    several: bool,
-    noun: str,
-    parser: jsonargparse.ArgumentParser,
-    first: str | None = None,
-) -> list[str]:
-    """Return the arguments with values that belong to no option under the name of a parameter, or of `first` and it."""
-    switches = {option for action in parser._actions if action.nargs == "?" for option in action.option_strings}
-    values: list[str] = []
-    rest: list[str] = []
-    taken = False
-    for argument in arguments:
-        option = argument.startswith("-")
-        if (
-            not option
-            and not taken
-            and (argument.lower() not in ("true", "false") or not rest or rest[-1] not in switches)
-        ):
-            values.append(argument)
-        else:
-            rest.append(argument)
-        taken = option and "=" not in argument and argument not in switches and argument not in ("-h", "--help")
-    if first is not None and values and not _gives(rest, first):
-        rest = [f"--{first}", values.pop(0), *rest]
-    if len(values) > 1 and not several:
-        raise UserError(f"expected one {noun}, got {len(values)}: {' '.join(values)}")
-    if not values:
-        return rest
-    if _gives(rest, name):
-        raise UserError(f"unexpected {values[0]!r}; give the {noun} with or without --{name}, not both")
-    return [f"--{name}", json.dumps(values, ensure_ascii=False) if several else values[0], *rest]
-
-
-def _gives(arguments: list[str], name: str) -> bool:
-    return any(argument == f"--{name}" or argument.startswith(f"--{name}=") for argument in arguments)
 
 
 def current_options(arguments: list[str]) -> list[str]:
@@ -258,8 +233,7 @@ def _explain(message: str, options: list[str], program: str) -> str:
     if unknown is not None:
         name = unknown[1].split("=")[0]
         if not name.startswith("-"):
-            meant = f"did you mean '--data.root {name}'? " if "--data.root" in options else ""
-            return f"no option stands before {name!r}; {meant}see {program} --help"
+            return f"no option stands before {name!r}; see {program} --help"
         return f"unknown option {name!r}; {_hint(name, options)}see {program} --help"
     if mismatch is not None:
         return f"`{mismatch[1]}`: expected {_type_name(mismatch[2])}, got {_one_line(mismatch[3])!r}"

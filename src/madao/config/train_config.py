@@ -142,9 +142,9 @@ class AugmentConfig:
             path of a policy.json.
         stages: Number of operations applied to each image, one after the other (learned, uniform and randaugment).
         magnitude: Strength of RandAugment's operations, from 0 to 1.
-        limits: Largest magnitude of some operations in their own units, as in {Rotate: 10} for degrees (learned and
-            uniform). Set it where a strong operation would change the label.
-        exclude: Operations to leave out, as in [Invert, Solarize] (learned and uniform).
+        limits: Largest magnitude of some operations in their own units, as in Rotate=10,ShearX=0.2 (learned and
+            uniform). Rotate is in degrees. Set it where a strong operation would change the label.
+        exclude: Operations to leave out, as in Invert,Solarize (learned and uniform).
         conditional_on: Input of a learned policy: none (one policy for all images), class (one for each class), or
             image (one for each image, predicted from it). class and image also learn a shared part.
         magnitude_jitter: Random variation of magnitudes (learned and uniform): 0 always applies the magnitude itself
