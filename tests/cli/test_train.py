@@ -18,7 +18,7 @@ from madao.training.monitor.advice import describe_run
 from madao.training.trainer import Trainer
 from tests.helpers.command_line import fails
 
-QUICK = ["--epochs", "1", "--tensorboard", "false", "--device", "cpu", "--data.workers", "0"]
+QUICK = ["--epochs", "1", "--logger", "none", "--device", "cpu", "--data.workers", "0"]
 
 
 def folder(root: Path, classes: tuple[str, ...] = ("cat", "dog"), count: int = 6, side: int = 20) -> Path:
@@ -142,7 +142,7 @@ def test_resuming_needs_only_the_directory(tmp_path: Path, capsys: pytest.Captur
     assert "was started with seed = 3, not 4" in message
 
 
-@pytest.mark.parametrize("more", [[], ["--device", "cpu"], ["--data.workers=0", "--tensorboard", "false"]])
+@pytest.mark.parametrize("more", [[], ["--device", "cpu"], ["--data.workers=0", "--logger", "none"]])
 def test_without_a_run_there_is_nothing_to_resume(
     more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
