@@ -35,8 +35,9 @@ def _read_value(text: str) -> Any:
 jsonargparse.set_loader("madao", _read_value, (yaml.YAMLError,))
 
 
+DRY_RUN = "--dry-run"
 _SWITCHES = (bool, bool | str, bool | None)
-_NO_SETTINGS = ("config", "help", "print_config", "recipe")
+_NO_SETTINGS = ("config", "dry_run", "help", "print_config", "recipe")
 _PATHS = ("data.root", "export", "images", "out", "output", "root", "run", "runs", "variants")
 """Options whose value is a path: null is a file of that name."""
 
@@ -45,6 +46,8 @@ class _HelpFormatter(jsonargparse.DefaultHelpFormatter):
     """A formatter that shows defaults but no Python types: the placeholder of an option lists its choices."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
+        if action.nargs == 0:
+            return str(action.help)
         if getattr(action, "_typehint", None) is None:
             return super()._get_help_string(action)
         default = str(action.default).lower() if isinstance(action.default, bool) else "%(default)s"
@@ -64,6 +67,7 @@ class Parser(jsonargparse.ArgumentParser):
         """Add `--config` and `--recipe`."""
         self.add_argument("--config", action="config", help="YAML file of settings, named like the options.")
         self.add_argument("--recipe", type=str, help="Name of a recipe; madao recipes lists them.")
+        self.add_argument(DRY_RUN, action="store_true", help="Train nothing; tell what would be trained, time, memory.")
         for action in self._actions:
             if action.dest == "print_config":
                 action.help = "Print all settings as YAML and exit."
@@ -198,6 +202,12 @@ def call(
         parser.usage = f"madao {verb} {given} [OPTIONS]"
         arguments = name_positional(arguments, plain, noun, parser, several=several, first=first)
     function(**vars(parser.instantiate(parser.parse_args(arguments))))
+
+
+def without_dry_run(arguments: list[str]) -> tuple[list[str], bool]:
+    """Return a command line without `--dry-run`, and whether it was there."""
+    rest = [argument for argument in arguments if argument not in (DRY_RUN, "--dry_run")]
+    return rest, len(rest) < len(arguments)
 
 
 def current_options(arguments: list[str]) -> list[str]:

@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 
 from madao.cli.help import help_text, requested_section
-from madao.cli.parser import Parser, current_options
+from madao.cli.parser import Parser, current_options, without_dry_run
 from madao.cli.positional import name_positional
 from madao.cli.recipes import recipe_path
 from madao.config.train_config import TrainConfig, free_settings
@@ -23,10 +23,17 @@ _EXAMPLES = (
 
 def command(arguments: list[str]) -> None:
     """Run `madao train`."""
+    arguments, dry = without_dry_run(arguments)
     config = read_config(arguments)
-    from madao.cli.training import train  # imports torch, for which --help should not wait
+    # These import torch, for which --help should not wait.
+    if dry:
+        from madao.cli.dry_run import rehearse_training
 
-    train(config)
+        rehearse_training(config)
+    else:
+        from madao.cli.training import train
+
+        train(config)
 
 
 def read_config(arguments: list[str]) -> TrainConfig:
