@@ -70,9 +70,9 @@ def commands(document: Path) -> list[str]:
 
 # The same commands on less: what comes last on a command line counts.
 QUICK = {
-    "train": ["--epochs=1", "--batch_size=8", "--device=cpu", "--devices=1", "--tensorboard=false", "--data.workers=0"],
+    "train": ["--epochs=1", "--batch_size=8", "--device=cpu", "--devices=1", "--logger=none", "--data.workers=0"],
     "demo": ["--epochs=1"],
-    "compare": ["--epochs=1", "--batch_size=128", "--device=cpu", "--tensorboard=false", "--seeds=1"],
+    "compare": ["--epochs=1", "--batch_size=128", "--device=cpu", "--logger=none", "--seeds=1"],
 }
 
 

@@ -75,7 +75,7 @@ def trained(arguments: argparse.Namespace, folder: str) -> Run:
         batch_size=arguments.batch,
         precision="bf16" if on_gpu else "32",
         evaluate_every=arguments.epochs,
-        tensorboard=False,
+        logger="none",
         out=str(Path(folder) / "run"),
     )
     run = build_run(config)

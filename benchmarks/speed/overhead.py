@@ -154,7 +154,7 @@ def measure(
             batch_size=arguments.batch,
             precision=arguments.precision,
             evaluate_every=arguments.epochs,
-            tensorboard=False,
+            logger="none",
             device=arguments.device,
             out=str(Path(folder) / "run"),
         )

@@ -48,7 +48,7 @@ def test_the_hardness_benchmark_runs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_signal_benchmark_runs(tmp_path: Path) -> None:
-    settings = ["--epochs=1", "--batch_size=64", "--augment.crop=none", "--tensorboard=false"]
+    settings = ["--epochs=1", "--batch_size=64", "--augment.crop=none", "--logger=none"]
     main(["train", *settings, "--augment.method=uniform", f"--out={tmp_path / 'run'}"])
     chosen = ["--variants=paper|2 draws|deflated, 4", f"--output={tmp_path / 'out.json'}"]
     run("gradient_signal.py", str(tmp_path / "run"), "--steps=4", "--warm=1", *chosen)

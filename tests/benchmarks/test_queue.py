@@ -145,7 +145,7 @@ def test_a_queue_names_no_cell_twice(logic: Any, tmp_path: Path) -> None:
         logic.read_queue(path)
 
 
-TINY = {"tensorboard": False, "data.name": "digits", "model.name": "small-cnn"}
+TINY = {"logger": "none", "data.name": "digits", "model.name": "small-cnn"}
 
 
 def _queue(path: Path, epochs: int, seconds: float, cells: list[tuple[str, int]], **others: Any) -> Path:

@@ -18,7 +18,7 @@ from madao.experiments.jobs import JobPool
 from madao.experiments.table import read_runs
 from tests.helpers.command_line import fails
 
-QUICK = ["--epochs", "1", "--augment.crop", "none", "--tensorboard", "false", "--device", "cpu", "--batch_size", "128"]
+QUICK = ["--epochs", "1", "--augment.crop", "none", "--logger", "none", "--device", "cpu", "--batch_size", "128"]
 
 
 def compare(out: Path, *arguments: str) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from madao.cli import main
 
-QUICK = ["--epochs", "2", "--batch_size", "4", "--tensorboard", "false", "--device", "cpu"]
+QUICK = ["--epochs", "2", "--batch_size", "4", "--logger", "none", "--device", "cpu"]
 
 
 @pytest.fixture

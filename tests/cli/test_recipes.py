@@ -108,7 +108,7 @@ def test_it_builds_and_trains_two_steps_with_an_outer_step(name: str, tmp_path: 
         task=dataclasses.replace(config.task, bn_splits=config.task.bn_splits if many > 2 else 1),
         batch_size=many,
         epochs=1,
-        tensorboard=False,
+        logger="none",
     )
     data = fake(2 * many), fake(4), fake(2)
     names = tuple(str(label) for label in range(classes))

@@ -33,8 +33,11 @@ VALUES: dict[str, Any] = {
     "outer.mode": "train",
     "outer.pull": 0.5,
     "task.splits": 2,
+    "tensorboard": False,
     "test_with": "best",
 }
+NOW = {"tensorboard": "none"}
+"""The values of today, where they differ."""
 
 
 def value(config: TrainConfig, name: str) -> Any:
@@ -56,7 +59,8 @@ def test_there_is_a_value_to_try_each_alias_with() -> None:
 @pytest.mark.parametrize("old", SETTINGS)
 def test_an_old_name_is_read_from_every_place_that_settings_come_from(old: str, tmp_path: Path) -> None:
     now, given = SETTINGS[old], VALUES[old]
-    assert value(TrainConfig(), now) != given
+    expected = NOW.get(old, given)
+    assert value(TrainConfig(), now) != expected
     file, variants = tmp_path / "settings.yaml", tmp_path / "variants.yaml"
     file.write_text(yaml.safe_dump(nested(old, given)))
     variants.write_text(yaml.safe_dump({"mine": {old: given}}))
@@ -74,7 +78,23 @@ def test_an_old_name_is_read_from_every_place_that_settings_come_from(old: str, 
             found[f"the remedy for {flag}"] = read_config(["--config", remedy])
     else:
         found |= {"a flag": read_config([f"--{old}={word}"]), "a flag, a word": read_config([f"--{old}", word])}
-    assert {place: value(config, now) for place, config in found.items()} == dict.fromkeys(found, given)
+    assert {place: value(config, now) for place, config in found.items()} == dict.fromkeys(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("flags", "now"),
+    [
+        (["--tensorboard"], "tensorboard"),
+        (["--tensorboard", "--epochs", "3"], "tensorboard"),
+        (["--tensorboard", "photos/"], "tensorboard"),
+        (["--tensorboard=true"], "tensorboard"),
+        (["--tensorboard", "no"], "none"),
+        (["--logger", "tensorboard"], "tensorboard"),
+        (["--logger=none"], "none"),
+    ],
+)
+def test_a_switch_of_before_is_a_choice_today(flags: list[str], now: str) -> None:
+    assert read_config(["--logger", "mlflow", *flags]).logger == now
 
 
 @pytest.mark.parametrize(("old", "now"), METHODS.items())

@@ -212,7 +212,7 @@ def test_what_is_read_is_checked() -> None:
 
 def test_the_settings_that_do_not_affect_a_result() -> None:
     places = {"out", "resume", "device", "devices", "num_nodes", "data.root", "data.workers", "data.decode"}
-    habits = {"tensorboard", "checkpoint_every", "checkpoint_minutes", "data.cache_gib"}
+    habits = {"logger", "checkpoint_every", "checkpoint_minutes", "data.cache_gib"}
     speed = {f"speed.{name}" for name in ("kernels", "graph", "compile", "benchmark")}
     assert free_settings() == places | habits | speed
     assert free_settings("skip") == free_settings() - {"data.cache_gib"}

@@ -157,7 +157,7 @@ import sys
 from madao.config.train_config import TrainConfig
 from madao.experiments.jobs import Job, JobPool
 
-few = {"epochs": 1, "batch_size": 512, "tensorboard": False, "device": "cpu"}
+few = {"epochs": 1, "batch_size": 512, "logger": "none", "device": "cpu"}
 pool = JobPool(1)
 pool.run(Job(name, TrainConfig(out=f"{sys.argv[1]}/{name}", **few)) for name in ("one", "two"))
 assert pool.problems == {}

@@ -19,7 +19,7 @@ SMALL: dict[str, Any] = {
     "epochs": 2,
     "batch_size": 16,
     "quiet": True,
-    "tensorboard": False,
+    "logger": "none",
     "device": "cpu",
     "outer": {"every": 2, "warmup": 0, "batch_size": 8},
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SETTINGS = ["--device=cpu", "--data.shift=rotate", "--batch_size=63", "--augment.crop=none", "--tensorboard=false"]
+SETTINGS = ["--device=cpu", "--data.shift=rotate", "--batch_size=63", "--augment.crop=none", "--logger=none"]
 SETTINGS += ["--outer.every=5", "--outer.warmup=1"]
 
 

@@ -69,7 +69,7 @@ def train(root: Path | None, out: Path, model: str | None, size: int | None = 24
         "task": TaskConfig(),
         "epochs": 2,
         "batch_size": 6,
-        "tensorboard": False,
+        "logger": "none",
         "device": "cpu",
         "out": str(out),
     }

@@ -55,7 +55,7 @@ def settings(out: Path, method: str = "learned", **changes: Any) -> TrainConfig:
         outer=OuterConfig(budget=0.0, every=2, warmup=1, batch_size=16),
         epochs=3,
         batch_size=32,
-        tensorboard=False,
+        logger="none",
         device="cpu",
         out=str(out),
     )

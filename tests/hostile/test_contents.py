@@ -110,7 +110,7 @@ def config(run: Path) -> TrainConfig:
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the command line."""
     run = tmp_path_factory.mktemp("runs") / "run"
-    options = ["--epochs=1", "--augment.method=base", "--batch_size=512", "--tensorboard=false", "--device=cpu"]
+    options = ["--epochs=1", "--augment.method=base", "--batch_size=512", "--logger=none", "--device=cpu"]
     assert main(["train", *options, f"--out={run}"]) == 0
     return run
 

@@ -23,7 +23,8 @@ from madao.files import replacing, save_torch
 from madao.report.chart_model import Chart, Panel, Series
 from madao.report.figures import write_figures
 from madao.training.builders import data
-from madao.training.monitor.loggers import TensorBoardLogger
+from madao.training.monitor.loggers.run_logger import RunLogger
+from madao.training.monitor.loggers.tensorboard import TensorBoardLogger
 from madao.training.run.tables import METRICS, append_rows
 from tests.helpers.command_line import fails
 from tests.helpers.training import settings, trained
@@ -120,7 +121,7 @@ def test_a_run_that_fills_the_disk_names_the_file_and_resumes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], limit: int, name: str
 ) -> None:
     run = tmp_path / "run"
-    options = ["--epochs=2", "--augment.method=base", "--batch_size=256", "--tensorboard=false", "--device=cpu"]
+    options = ["--epochs=2", "--augment.method=base", "--batch_size=256", "--logger=none", "--device=cpu"]
     arguments = ["train", *options, "--resume", f"--out={run}"]
     with files_of_at_most(limit):
         line = fails(arguments, capsys)
@@ -139,7 +140,7 @@ def test_a_run_outlives_its_tensorboard_folder(tmp_path: Path, monkeypatch: pyte
         write(logger, step, *numbers)
 
     monkeypatch.setattr(TensorBoardLogger, "write", after_deletion)
-    trained(settings(tmp_path, tensorboard=True))
+    trained(settings(tmp_path, logger="tensorboard"))
     events = EventAccumulator(str(folder))
     events.Reload()
     assert [event.step for event in events.Scalars("train_loss")] == [6, 9]
@@ -147,9 +148,11 @@ def test_a_run_outlives_its_tensorboard_folder(tmp_path: Path, monkeypatch: pyte
 
 def test_a_run_goes_on_where_tensorboard_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "tensorboard").write_text("a file in its place")
-    logger = TensorBoardLogger(tmp_path / "tensorboard", 0)
+    logger = RunLogger("tensorboard")
+    logger.open(tmp_path, 0, settings(tmp_path))
     with caplog.at_level(logging.WARNING, "madao"):
         logger.write(3, {"loss": 0.5}, None, None)
+        logger.write(6, {"loss": 0.5}, None, None)
     (record,) = caplog.records
     assert "step 3" in record.getMessage()
 

@@ -147,7 +147,7 @@ def test_classes_of_any_name_train_to_the_end(tmp_path: Path, capsys: pytest.Cap
     root = photos(tmp_path / "photos", *names, count=4)
     (root / names[0] / "0.jpg").write_bytes(b"no image")
     quick = ["--epochs=1", "--batch_size=8", "--data.size=16", "--data.workers=0", "--model.name=small-cnn"]
-    settings = ["--data.on_error=skip", "--augment.method=base", "--tensorboard=false", "--data.val_fraction=0.3"]
+    settings = ["--data.on_error=skip", "--augment.method=base", "--logger=none", "--data.val_fraction=0.3"]
     assert main(["train", f"--data.root={root}", f"--out={tmp_path / 'run'}", *quick, *settings]) == 0
     classes = json.loads((tmp_path / "run" / "split.json").read_text(encoding="utf-8"))["classes"]
     assert len(set(classes)) == len(names)
@@ -190,7 +190,7 @@ def test_images_that_cannot_be_read_while_training_are_listed(
     for path in broken:
         path.write_bytes(b"no image")
     settings = ["--data.on_error=skip", "--data.size=16", f"--data.workers={workers}", "--data.cache_gib=0"]
-    quick = ["--epochs=1", "--batch_size=8", "--model.name=small-cnn", "--augment.method=base", "--tensorboard=false"]
+    quick = ["--epochs=1", "--batch_size=8", "--model.name=small-cnn", "--augment.method=base", "--logger=none"]
     assert main(["train", f"--data.root={root}", f"--out={tmp_path / 'run'}", *settings, *quick]) == 0
     with (tmp_path / "run" / "skipped.csv").open() as file:
         rows = list(csv.DictReader(file))

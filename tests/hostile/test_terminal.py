@@ -33,7 +33,7 @@ def test_class_names_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[s
             picture.save(tmp_path / "photos" / name / f"{number}.png")
     run, policy = str(tmp_path / f"run{CLEAR}"), str(tmp_path / f"{CLEAR}.json")
     arguments = ["--data.root", str(tmp_path / "photos"), "--data.size", "8", "--out", run]
-    more = ["--epochs", "1", "--tensorboard", "false", "--device", "cpu", "--data.workers", "0", "--batch_size", "4"]
+    more = ["--epochs", "1", "--logger", "none", "--device", "cpu", "--data.workers", "0", "--batch_size", "4"]
     assert main(["train", *arguments, *more]) == 0
     printed = capsys.readouterr()
     check_harmless(printed.out + printed.err)

@@ -10,7 +10,7 @@ from madao.cli import main
 from madao.policy import ClassPolicy, ImagePolicy
 from tests.helpers.training import assert_same, final_state
 
-QUICK = ["--tensorboard=false", "--device=cpu", "--epochs=2", "--outer.warmup=0"]
+QUICK = ["--logger=none", "--device=cpu", "--epochs=2", "--outer.warmup=0"]
 MOCO = ["--task.name=moco", "--task.queue=256", "--batch_size=128", *QUICK]
 SEGMENTATION = ["--task.name=segmentation", "--data.name=shapes", "--data.shift=rotate", "--batch_size=100", *QUICK]
 SHORT = {
@@ -44,7 +44,7 @@ def test_a_run_stops_resumes_and_is_measured(tmp_path: Path, capsys: pytest.Capt
         ([*MOCO, "--augment.cutout=4"], "--augment.cutout"),
         ([*MOCO, "--task.queue=100"], "--task.queue"),
         ([*MOCO, "--task.bn_splits=3"], "--task.bn_splits"),
-        ([*MOCO, "--sync_batch_norm=true"], "--sync_batch_norm"),
+        ([*MOCO, "--config={sync_batch_norm: true}"], "sync_batch_norm"),
         ([*MOCO, "--task.momentum=2"], "--task.momentum"),
         *(
             (

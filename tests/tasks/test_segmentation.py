@@ -199,7 +199,7 @@ def test_a_synthetic_rotation_is_found_and_miou_rises(tmp_path: Path) -> None:
     for method in ("base", "learned"):
         settings = ["--task.name=segmentation", "--data.name=shapes", "--data.shift=rotate", "--augment.crop=none"]
         settings += ["--epochs=25", "--batch_size=32", "--outer.every=3", "--outer.lr=0.05", "--outer.batch_size=64"]
-        settings += [f"--augment.method={method}", "--tensorboard=false", "--evaluate_every=25"]
+        settings += [f"--augment.method={method}", "--logger=none", "--evaluate_every=25"]
         out = tmp_path / method
         assert main(["train", *settings, f"--out={out}"]) == 0
         results[method] = Result.load(out)

@@ -46,7 +46,7 @@ def test_a_linear_classifier_of_pixels_does_as_well_as_scikit_learns(augment: bo
 
 
 def test_features_of_a_run_are_far_above_chance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = ["--task.name=moco", "--task.queue=256", "--batch_size=64", "--epochs=2", "--tensorboard=false"]
+    settings = ["--task.name=moco", "--task.queue=256", "--batch_size=64", "--epochs=2", "--logger=none"]
     assert main(["train", *settings, "--device=cpu", f"--out={tmp_path / 'run'}"]) == 0
     capsys.readouterr()
     fast = ["--linear.epochs=20", "--linear.lr=1", "--linear.augment=false", "--device=cpu"]
@@ -54,7 +54,7 @@ def test_features_of_a_run_are_far_above_chance(tmp_path: Path, capsys: pytest.C
     line = capsys.readouterr().out
     assert line.startswith("test linear error ")
     assert float(line.split()[3]) < 60  # chance is 90
-    assert main(["train", "--epochs=1", "--tensorboard=false", f"--out={tmp_path / 'other'}"]) == 0
+    assert main(["train", "--epochs=1", "--logger=none", f"--out={tmp_path / 'other'}"]) == 0
     assert main(["evaluate", str(tmp_path / "other"), "--protocol=linear"]) == 2
     assert "--protocol linear needs a run of the task moco" in capsys.readouterr().err
     assert main(["evaluate", str(tmp_path / "run"), "--protocol=linear", "--linear.lr=0"]) == 2

@@ -343,7 +343,7 @@ def test_a_run_is_not_resumed_on_other_images(tmp_path: Path) -> None:
 def test_events_can_be_read_by_tensorboard(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    trained(settings(tmp_path, tensorboard=True))
+    trained(settings(tmp_path, logger="tensorboard"))
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     names = {"train_loss", "validation_error", "selection/Rotate", "hypergradient/q_norm"}

@@ -9,6 +9,8 @@ from rich.text import Text
 
 from madao.cli import say, with_flags
 from madao.cli.compare_arguments import MORE, own_parser, read_plan
+from madao.cli.dry_run import rehearse_comparison
+from madao.cli.parser import without_dry_run
 from madao.errors import UserError
 from madao.experiments.compare_config import Plan
 from madao.experiments.comparison import Comparison
@@ -23,7 +25,11 @@ def command(arguments: list[str]) -> None:
         own_parser().print_help()
         print(MORE)
         return
-    plan = read_plan(arguments)
+    given, dry = without_dry_run(arguments)
+    plan = read_plan(given)
+    if dry:
+        rehearse_comparison(plan)
+        return
     comparison, stopped = Comparison(plan, ["madao", "compare", *arguments], _warn, say), None
     with comparison.begin() as table:
         say(_opening(plan, table))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from madao.cli.parser import Parser, current_options
-from madao.cli.train import with_recipes
+from madao.cli.train import name_images, with_recipes
 from madao.config.aliases import METHODS as OLD_METHODS
 from madao.config.aliases import current_arguments, current_method
 from madao.config.plain_yaml import read_yaml_file
@@ -30,6 +30,7 @@ of a method and its settings on each line:
   theirs: {augment.method: policy.json}
 
 examples:
+  madao compare photos/ --seeds 5 --out runs/photos
   madao compare --recipe cifar10-wrn-28-2 --data.root data --jobs 3
   madao compare --methods base,s60 --variants mine.yaml --seeds 0,1,7 --out runs/mine"""
 
@@ -47,6 +48,7 @@ def read_plan(arguments: list[str]) -> Plan:
             raise UserError(f"madao compare sets {flag} for each training; use {instead}")
     parser = own_parser()
     parser.add_settings(skip={"out"})
+    arguments = name_images(arguments, parser)
     recipe = next((right for left, right in _pairs(arguments) if left == "--recipe"), None)
     arguments = with_recipes(arguments)
     chosen, base = _parsed(parser, arguments)
@@ -78,7 +80,7 @@ def own_parser() -> Parser:
     """Return the parser of the options that only `madao compare` has."""
     parser = Parser(
         prog="madao compare",
-        usage="madao compare [OPTIONS] [SETTINGS OF madao train]",
+        usage="madao compare [IMAGES] [OPTIONS] [SETTINGS OF madao train]",
         description="Train several methods over several seeds and write one table: mean test error with its 95 % "
         "interval, paired differences to base, uniform and RandAugment, time and memory. Run the same command again "
         "to resume.",

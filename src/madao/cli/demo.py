@@ -96,7 +96,7 @@ def demo_config(method: str, planted: Planted, seed: int, epochs: int, folder: P
         epochs=epochs,
         batch_size=64,
         evaluate_every=4,
-        tensorboard=False,
+        logger="none",
         device="cpu",
         seed=seed,
         out=str(method_folder(folder, method)),

@@ -8,11 +8,12 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_origin
 
 import jsonargparse
 import yaml
 
+from madao.cli.positional import name_positional
 from madao.config.aliases import current_arguments, current_config
 from madao.config.checks import is_writable
 from madao.config.plain_yaml import check_plain_yaml, read_yaml, read_yaml_file
@@ -27,7 +28,7 @@ _read_yaml = jsonargparse.get_loader("yaml")
 
 def _read_value(text: str) -> Any:
     """Read a value of an option or of a file. A lone ~ is the home folder, as in a shell; the word null is no value."""
-    if not is_writable(text):  # a path that is no UTF-8, or the list of such paths that `_named` makes
+    if not is_writable(text):  # a path that is no UTF-8, or the list of such paths that `name_positional` makes
         return json.loads(text) if text.startswith('["') else text
     check_plain_yaml(text)
     return text if text.strip() == "~" else _read_yaml(text)
@@ -36,8 +37,9 @@ def _read_value(text: str) -> Any:
 jsonargparse.set_loader("madao", _read_value, (yaml.YAMLError,))
 
 
+DRY_RUN = "--dry-run"
 _SWITCHES = (bool, bool | str, bool | None)
-_NO_SETTINGS = ("config", "help", "print_config", "recipe")
+_NO_SETTINGS = ("config", "dry_run", "help", "print_config", "recipe")
 _PATHS = ("data.root", "export", "images", "out", "output", "root", "run", "runs", "variants")
 """Options whose value is a path: null is a file of that name."""
 
@@ -46,6 +48,8 @@ class _HelpFormatter(jsonargparse.DefaultHelpFormatter):
     """A formatter that shows defaults but no Python types: the placeholder of an option lists its choices."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
+        if action.nargs == 0:
+            return str(action.help)
         if getattr(action, "_typehint", None) is None:
             return super()._get_help_string(action)
         default = str(action.default).lower() if isinstance(action.default, bool) else "%(default)s"
@@ -65,6 +69,7 @@ class Parser(jsonargparse.ArgumentParser):
         """Add `--config` and `--recipe`."""
         self.add_argument("--config", action="config", help="YAML file of settings, named like the options.")
         self.add_argument("--recipe", type=str, help="Name of a recipe; madao recipes lists them.")
+        self.add_argument(DRY_RUN, action="store_true", help="Train nothing; tell what would be trained, time, memory.")
         for action in self._actions:
             if action.dest == "print_config":
                 action.help = "Print all settings as YAML and exit."
@@ -75,11 +80,12 @@ class Parser(jsonargparse.ArgumentParser):
         jsonargparse only sees plain settings that exist. Left to itself, it imports the classes that a file names, and
         reads the files that it names.
         """
-        given = [self._checked(option, value) for option, value in _with_values([] if args is None else args)]
+        given = [self._checked(option, value) for option, value in self._with_values([] if args is None else args)]
         found = super().parse_args([word for words in given for word in words], *arguments, **keywords)
         for action in self._actions:  # jsonargparse takes null for a setting that was not given
             expected = getattr(action, "_typehint", None)
-            if expected and action.default is not None and found.get(action.dest, "") is None and not is_of(None, expected):
+            needed = action.default is not None and expected is not None and not is_of(None, expected)
+            if needed and found.get(action.dest, "") is None:
                 raise UserError(f"`{action.dest}`: expected {words_of(expected)}, got null")
         return found
 
@@ -90,7 +96,35 @@ class Parser(jsonargparse.ArgumentParser):
             return [f"{option}=./{value}"]
         if option == "--config" and option in self._option_string_actions:
             return [f"--config={yaml.safe_dump(self._settings_of(value))}"]
-        return [f"{option}={value}"]
+        return [f"{option}={self._collected(option, value)}"]
+
+    def _with_values(self, arguments: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+        """Yield each word, but options with a file, a path or several values together with the value that follows."""
+        words = [*arguments]
+        while words:
+            word = words.pop(0)
+            option, equals, value = word.partition("=")
+            if option != "--config" and option.removeprefix("--") not in _PATHS and not self._collection_of(option):
+                yield word, None
+            elif equals:
+                yield option, value
+            else:
+                yield option, words.pop(0) if words and not words[0].startswith("--") else None
+
+    def _collection_of(self, option: str) -> type[Any] | None:
+        """Return list or dict for an option that takes several values, None for others and for lists of paths."""
+        name = option.removesuffix("+")
+        kind = get_origin(getattr(self._option_string_actions.get(name), "_typehint", None))
+        return kind if kind in (list, dict) and name.removeprefix("--") not in _PATHS else None
+
+    def _collected(self, option: str, value: str) -> str:
+        """Return `Invert,Solarize` and `Rotate=10,ShearX=0.2` as a list and a dictionary of YAML, others unchanged."""
+        kind, parts = self._collection_of(option), [part.strip() for part in value.split(",") if part.strip()]
+        if kind is list and not value.startswith("["):
+            return json.dumps(parts)
+        if kind is dict and all(re.fullmatch(r"[^={}:]+=[^={}:]+", part) for part in parts):
+            return f"{{{', '.join(part.replace('=', ': ') for part in parts)}}}"
+        return value
 
     def _settings_of(self, source: str) -> dict[str, Any]:
         """Return the settings in a YAML file, or in YAML itself, by current names."""
@@ -147,20 +181,6 @@ class Parser(jsonargparse.ArgumentParser):
         raise UserError(_explain(message, _options(self), self.prog)) from None
 
 
-def _with_values(arguments: Iterable[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield each word, `--config` and options with paths together with the value that follows them."""
-    words = [*arguments]
-    while words:
-        word = words.pop(0)
-        option, equals, value = word.partition("=")
-        if option != "--config" and option.removeprefix("--") not in _PATHS:
-            yield word, None
-        elif equals:
-            yield option, value
-        else:
-            yield option, words.pop(0) if words and not words[0].startswith("--") else None
-
-
 def call(
     function: Callable[..., None],
     verb: str,
@@ -188,48 +208,14 @@ def call(
         given = f"{one} [{one} …]" if several else one if parameter.default is parameter.empty else f"[{one}]"
         given = given if first is None else f"{first.upper()} {given}"
         parser.usage = f"madao {verb} {given} [OPTIONS]"
-        arguments = _named(arguments, plain, several, noun, parser, first)
+        arguments = name_positional(arguments, plain, noun, parser, several=several, first=first)
     function(**vars(parser.instantiate(parser.parse_args(arguments))))
 
 
-# By hand, since argparse finds no positional arguments between options, and jsonargparse none that have a flag too.
-def _named(
-    arguments: list[str],
-    name: str,
-    several: bool,
-    noun: str,
-    parser: jsonargparse.ArgumentParser,
-    first: str | None = None,
-) -> list[str]:
-    """Return the arguments with values that belong to no option under the name of a parameter, or of `first` and it."""
-    switches = {option for action in parser._actions if action.nargs == "?" for option in action.option_strings}
-    values: list[str] = []
-    rest: list[str] = []
-    taken = False
-    for argument in arguments:
-        option = argument.startswith("-")
-        if (
-            not option
-            and not taken
-            and (argument.lower() not in ("true", "false") or not rest or rest[-1] not in switches)
-        ):
-            values.append(argument)
-        else:
-            rest.append(argument)
-        taken = option and "=" not in argument and argument not in switches and argument not in ("-h", "--help")
-    if first is not None and values and not _gives(rest, first):
-        rest = [f"--{first}", values.pop(0), *rest]
-    if len(values) > 1 and not several:
-        raise UserError(f"expected one {noun}, got {len(values)}: {' '.join(values)}")
-    if not values:
-        return rest
-    if _gives(rest, name):
-        raise UserError(f"unexpected {values[0]!r}; give the {noun} with or without --{name}, not both")
-    return [f"--{name}", json.dumps(values, ensure_ascii=False) if several else values[0], *rest]
-
-
-def _gives(arguments: list[str], name: str) -> bool:
-    return any(argument == f"--{name}" or argument.startswith(f"--{name}=") for argument in arguments)
+def without_dry_run(arguments: list[str]) -> tuple[list[str], bool]:
+    """Return a command line without `--dry-run`, and whether it was there."""
+    rest = [argument for argument in arguments if argument not in (DRY_RUN, "--dry_run")]
+    return rest, len(rest) < len(arguments)
 
 
 def current_options(arguments: list[str]) -> list[str]:
@@ -265,8 +251,7 @@ def _explain(message: str, options: list[str], program: str) -> str:
     if unknown is not None:
         name = unknown[1].split("=")[0]
         if not name.startswith("-"):
-            meant = f"did you mean '--data.root {name}'? " if "--data.root" in options else ""
-            return f"no option stands before {name!r}; {meant}see {program} --help"
+            return f"no option stands before {name!r}; see {program} --help"
         return f"unknown option {name!r}; {_hint(name, options)}see {program} --help"
     if mismatch is not None:
         return f"`{mismatch[1]}`: expected {_type_name(mismatch[2])}, got {_one_line(mismatch[3])!r}"

@@ -5,16 +5,17 @@ import dataclasses
 from pathlib import Path
 
 from madao.cli.help import help_text, requested_section
-from madao.cli.parser import Parser, current_options
+from madao.cli.parser import Parser, current_options, without_dry_run
+from madao.cli.positional import name_positional
 from madao.cli.recipes import recipe_path
 from madao.config.train_config import TrainConfig, free_settings
 from madao.errors import UserError
 from madao.text import nearest
 
 _EXAMPLES = (
-    "--data.root photos/ --out runs/photos",
-    "--data.root photos/ --augment.method uniform --out runs/control",
-    "--data.root photos/ --model.name resnet34 --data.size 128",
+    "photos/ --out runs/photos",
+    "photos/ --augment.method uniform --out runs/control",
+    "photos/ --model.name resnet34 --data.size 128",
     "--recipe cifar10-wrn-28-2 --data.root data",
     "--out runs/photos --resume",
 )
@@ -22,10 +23,17 @@ _EXAMPLES = (
 
 def command(arguments: list[str]) -> None:
     """Run `madao train`."""
+    arguments, dry = without_dry_run(arguments)
     config = read_config(arguments)
-    from madao.cli.training import train  # imports torch, for which --help should not wait
+    # These import torch, for which --help should not wait.
+    if dry:
+        from madao.cli.dry_run import rehearse_training
 
-    train(config)
+        rehearse_training(config)
+    else:
+        from madao.cli.training import train
+
+        train(config)
 
 
 def read_config(arguments: list[str]) -> TrainConfig:
@@ -37,19 +45,34 @@ def read_config(arguments: list[str]) -> TrainConfig:
     """
     parser = Parser(
         prog="madao train",
-        usage="madao train [OPTIONS]",
-        description="Train a model and learn its augmentation policy. Settings come from --recipe, --config and "
-        "options; later ones override earlier ones.",
+        usage="madao train [IMAGES] [OPTIONS]",
+        description="Train a model and learn its augmentation policy. IMAGES is a folder or file, as for --data.root. "
+        "Settings come from --recipe, --config and options; later ones override earlier ones.",
     )
     parser.add_files()
     parser.add_settings()
     if (section := requested_section(arguments)) is not None:
         print(help_text(parser, section, _EXAMPLES), end="")
         raise SystemExit(0)
-    arguments = _with_saved_settings(with_recipes(current_options(arguments)))
+    arguments = name_images(current_options(arguments), parser)
+    arguments = _with_saved_settings(with_recipes(arguments))
     found = parser.instantiate(parser.parse_args(arguments))
     names = {field.name for field in dataclasses.fields(TrainConfig)}
     return TrainConfig(**{name: value for name, value in vars(found).items() if name in names})
+
+
+def name_images(arguments: list[str], parser: Parser) -> list[str]:
+    """Return a command line with the images, which may stand alone, as the value of `--data.root`.
+
+    Raises:
+        UserError: Several images stand alone, or the folder of a run does.
+    """
+    named = name_positional(arguments, "data.root", "folder or file of images", parser)
+    if named != arguments:
+        folder = Path(named[-1])
+        if (folder / "config.yaml").is_file() and (folder / "checkpoints").is_dir():
+            raise UserError(f"{folder} is the folder of a run, not of images; to resume it: --out {folder} --resume")
+    return named
 
 
 def with_recipes(arguments: list[str]) -> list[str]:

@@ -19,13 +19,17 @@ SETTINGS = {
     "outer.mode": "outer.model_mode",
     "outer.pull": "outer.init_decay",
     "task.splits": "task.bn_splits",
+    "tensorboard": "logger",
     "test_with": "eval_checkpoint",
 }
+SWITCHES = {"tensorboard": ("tensorboard", "none")}
+"""Old names of switches, with what true and false mean today."""
 METHODS = {"madao": "learned", "standard": "base"}
 
 _METHOD = "augment.method"
 _PLANNED = frozenset(("every", "lr", "batch_size", "train_batch_size"))
 """Settings of `outer` that a budget decides about where they are left open. Files of runs have all of them."""
+_TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 
 
 def current_method(name: str) -> str:
@@ -54,18 +58,35 @@ def current_cell(name: str) -> str:
 
 def current_arguments(arguments: Sequence[str]) -> list[str]:
     """Return a command line with the flags that settings have today."""
-    return [_current_flag(argument) if argument.startswith("--") else argument for argument in arguments]
+    pairs = zip(arguments, ["", *arguments], [*arguments, ""][1:], strict=False)
+    return [
+        _current_flag(argument, following)
+        if argument.startswith("--")
+        else str(current_value(before[2:] if before.startswith("--") else "", argument))
+        for argument, before, following in pairs
+    ]
 
 
-def _current_flag(argument: str) -> str:
+def _current_flag(argument: str, following: str) -> str:
     name, *value = argument[2:].split("=", 1)
     plain = name.removesuffix("+")  # --augment.exclude+=Invert adds to a list
-    return "--" + "=".join([SETTINGS.get(plain, plain) + name[len(plain) :], *value])
+    if name in SWITCHES and not value and following.lower() not in _TRUE + _FALSE:
+        value = ["true"]
+    values = [str(current_value(name, each)) for each in value]
+    return "--" + "=".join([SETTINGS.get(plain, plain) + name[len(plain) :], *values])
+
+
+def current_value(old: str, value: Any) -> Any:
+    """Return the value that a setting under its old name has today."""
+    word = str(value).lower()
+    if old not in SWITCHES or word not in _TRUE + _FALSE:
+        return value
+    return SWITCHES[old][word in _FALSE]
 
 
 def current_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings by the dotted names they have today, and the method by its name of today."""
-    found = {SETTINGS.get(name, name): value for name, value in settings.items()}
+    found = {SETTINGS.get(name, name): current_value(name, value) for name, value in settings.items()}
     if isinstance(found.get(_METHOD), str):
         found[_METHOD] = current_method(found[_METHOD])
     return found
@@ -80,7 +101,7 @@ def current_config(config: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(before, dict) and name in before:
             section, _, new = now.rpartition(".")
             after = found.setdefault(section, {}) if section else found
-            after[new] = before.pop(name)
+            after[new] = current_value(old, before.pop(name))
     augment = found.get("augment")
     pretrained = isinstance(found.get("model"), dict) and found["model"].get("pretrained")
     # A whole run, not a recipe, from before there was a choice.

@@ -142,9 +142,9 @@ class AugmentConfig:
             path of a policy.json.
         stages: Number of operations applied to each image, one after the other (learned, uniform and randaugment).
         magnitude: Strength of RandAugment's operations, from 0 to 1.
-        limits: Largest magnitude of some operations in their own units, as in {Rotate: 10} for degrees (learned and
-            uniform). Set it where a strong operation would change the label.
-        exclude: Operations to leave out, as in [Invert, Solarize] (learned and uniform).
+        limits: Largest magnitude of some operations in their own units, as in Rotate=10,ShearX=0.2 (learned and
+            uniform). Rotate is in degrees. Set it where a strong operation would change the label.
+        exclude: Operations to leave out, as in Invert,Solarize (learned and uniform).
         conditional_on: Input of a learned policy: none (one policy for all images), class (one for each class), or
             image (one for each image, predicted from it). class and image also learn a shared part.
         magnitude_jitter: Random variation of magnitudes (learned and uniform): 0 always applies the magnitude itself
@@ -176,7 +176,7 @@ class AugmentConfig:
     shrinkage: float = setting(0.1, is_option=False)
     crop: Literal["pad", "resized", "none"] = "pad"
     padding: int | None = setting(None, is_option=False)
-    scale: float = 0.08
+    scale: float = setting(0.08, is_option=False)
     flip: bool | None = None
     cutout: int = 0
     normalise: bool = setting(True, is_option=False)
@@ -292,7 +292,7 @@ class TrainConfig:
         checkpoint_every: Number of epochs between checkpoints. Raise it if an epoch takes only seconds. The best epoch
             is always saved; resuming from an earlier checkpoint may select a different best.
         checkpoint_minutes: Longest time between checkpoints, in minutes.
-        tensorboard: Write TensorBoard events.
+        logger: Service that shows the numbers of each epoch: tensorboard, wandb, mlflow or none.
         device: Device to train on: auto (a GPU if there is one), cpu, cuda, or a single GPU such as cuda:1.
         devices: Number of devices on this machine that share each batch, one process each. torchrun overrides it.
         num_nodes: Number of machines. torchrun overrides it.
@@ -318,11 +318,11 @@ class TrainConfig:
     evaluate_every: int = 1
     checkpoint_every: int = setting(1, affects_result=False)
     checkpoint_minutes: float = setting(10.0, is_option=False, affects_result=False)
-    tensorboard: bool = setting(True, affects_result=False)
+    logger: Literal["tensorboard", "wandb", "mlflow", "none"] = setting("tensorboard", affects_result=False)
     device: str = setting("auto", affects_result=False)
     devices: int = setting(1, affects_result=False)
-    num_nodes: int = setting(1, affects_result=False)
-    sync_batch_norm: bool = False
+    num_nodes: int = setting(1, is_option=False, affects_result=False)
+    sync_batch_norm: bool = setting(False, is_option=False)
     seed: int = 0
     out: str | None = setting(None, affects_result=False)
     resume: bool = setting(False, affects_result=False)

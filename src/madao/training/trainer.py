@@ -12,7 +12,7 @@ from madao.models.fine_tuning import freeze_norms
 from madao.training.evaluate import evaluate_run
 from madao.training.interrupt import Interrupted, StopRequest, stop_requests
 from madao.training.monitor.advice import loader_advice, memory_advice
-from madao.training.monitor.loggers import TensorBoardLogger
+from madao.training.monitor.loggers.run_logger import RunLogger
 from madao.training.monitor.profiler import timing_row
 from madao.training.outer_check import check_outer_step
 from madao.training.run.artifacts import record_images, record_policy
@@ -40,7 +40,7 @@ class Trainer:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.logger: TensorBoardLogger | None = None
+        self.logger = RunLogger(run.config.logger)
         self.skipped = SkippedRecord(run.directory, run.splits, run.ranks, run.device, run.console.say)
         # CUDA graphs read the learning rates from tensors, one for each group of parameters.
         on_gpu = run.device.type == "cuda"
@@ -55,9 +55,12 @@ class Trainer:
             Interrupted: After SIGINT or SIGTERM and a checkpoint.
         """
         run = self.run
+        complete = False
         try:
             self.setup()
-            return self._finished() or self._train()
+            result = self._finished() or self._train()
+            complete = True
+            return result
         except DataError as error:
             raise UserError(str(error)) from None
         except RuntimeError as error:
@@ -66,6 +69,7 @@ class Trainer:
             raise
         finally:
             run.console.stop()
+            self.logger.close(complete)
             run.directory.release()
 
     def setup(self) -> None:
@@ -86,8 +90,8 @@ class Trainer:
         for note in run.notes:
             run.console.say(note)
         self.skipped.update()
-        if run.config.tensorboard and run.ranks.is_first and run.epoch < run.config.epochs:
-            self.logger = TensorBoardLogger(run.directory.path / "tensorboard", run.step)
+        if run.epoch < run.config.epochs:
+            rank_zero_first(run.ranks, lambda: self.logger.open(run.directory.path, run.step, run.config))
         self._saved_at = time.monotonic()
 
     def _finished(self) -> Result | None:
@@ -190,8 +194,7 @@ class Trainer:
             directory.append_rows("outer.csv", [{"epoch": run.epoch, **step} for step in outer_loop.record])
             outer_loop.record.clear()
         record_policy(directory, run.policy, run.epoch, run.step)
-        if self.logger is not None:
-            self.logger.write(run.step, {**row, **timing}, run.policy, None if outer_loop is None else outer_loop.last)
+        self.logger.write(run.step, {**row, **timing}, run.policy, None if outer_loop is None else outer_loop.last)
         better = score is not None and (run.best is None or score.error < run.best[0])
         if score is not None and better:
             run.best = (score.error, run.epoch)

@@ -180,7 +180,7 @@ def test_an_operation_that_was_not_limited_is_another_setting(run: RunDirectory)
     [
         ("out", "elsewhere"),
         ("device", "cuda:1"),
-        ("tensorboard", False),
+        ("logger", "none"),
         ("checkpoint_minutes", 0.5),
         ("checkpoint_every", 5),
         ("data.root", "/mnt/data"),

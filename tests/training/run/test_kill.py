@@ -42,7 +42,7 @@ def test_killed_at_random_moments_it_ends_bit_identically(tmp_path: Path, kills:
         batch_size=64,
         ema=0.95,
         checkpoint_minutes=0.0,
-        tensorboard=False,
+        logger="none",
         device="cpu",
         out=str(tmp_path / "whole"),
     )

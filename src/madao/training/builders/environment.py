@@ -12,6 +12,7 @@ from madao.distributed.group import ProcessGroup
 from madao.distributed.launch import launch
 from madao.errors import UserError
 from madao.text import counted
+from madao.training.monitor.loggers.registry import check_logger
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Environment:
 
 def start_environment(config: TrainConfig) -> Environment:
     """Set torch's global switches and start the processes of a run."""
+    check_logger(config.logger)
     device = pick_device(config.device)
     autocast = set_precision(config.precision, device)
     torch.backends.cudnn.benchmark = config.speed.benchmark

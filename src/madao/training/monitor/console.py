@@ -11,6 +11,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from madao.policy import AugmentationPolicy, Policy
 from madao.policy.describe import preferred
 from madao.text import printable
+from madao.training.monitor.time_left import TimeLeft, describe_seconds
+
+_ESTIMATE_AFTER, _WORTH_TELLING = 10.0, 60.0
+"""Seconds of training behind the first estimate, and the shortest rest that it tells."""
 
 
 class Console:
@@ -32,7 +36,9 @@ class Console:
         self.title, self.metric_name, self.train_metric_name = title, metric_name, train_metric_name
         self._rich = RichConsole(file=stream or sys.stdout, highlight=False, soft_wrap=True, quiet=not speaks)
         self._progress: Progress | None = None
-        self._advised = False
+        self._advised = self._estimated = False
+        self.clock = TimeLeft(total)
+        self._resumed = False
         if self._rich.is_terminal and speaks:
             columns = (
                 TextColumn("{task.description}"),
@@ -44,7 +50,9 @@ class Console:
             self._task = self._progress.add_task(escape(printable(title)), total=total, state="")
 
     def start(self, step: int) -> None:
-        """Show the bar, at a step."""
+        """Show the bar and start the clock, at a step."""
+        self.clock.start(step)
+        self._resumed = step > 0
         if self._progress is not None:
             self._progress.start()
             self._progress.update(self._task, completed=step)
@@ -55,7 +63,12 @@ class Console:
             self._progress.stop()
 
     def step(self, step: int, loss: float, error: float, rate: float, policy: AugmentationPolicy | None) -> None:
-        """Update the bar, if there is one."""
+        """Update the bar. Without one, tell once how long the run will take, if it is not short."""
+        left = self.clock.left(step)
+        if self._progress is None and not self._estimated and left is not None and self.clock.seconds > _ESTIMATE_AFTER:
+            self._estimated = True
+            if left > _WORTH_TELLING:
+                self.say(f"about {describe_seconds(left)} left")
         if self._progress is not None:
             state = f"loss {loss:.3f} · {self.train_metric_name} {100 * error:.1f} % · {rate:,.0f} images/s"
             favoured = favourite(policy)
@@ -88,6 +101,12 @@ class Console:
         favoured = favourite(policy)
         if favoured:
             parts.append(favoured)
+        left = self.clock.left(row["step"])
+        if row["epoch"] == epochs:
+            since = " since it resumed" if self._resumed else ""
+            parts.append(f"took {describe_seconds(self.clock.seconds)}{since}")
+        elif left is not None:
+            parts.append(f"about {describe_seconds(left)} left")
         self.say(" · ".join(parts))
 
     def advise(self, line: str | None) -> None:

@@ -33,7 +33,8 @@ class RunDirectory:
     - outer.csv: one row an outer step, the health of its hypergradient. samples.npz: a few training images.
     - policy.json: the present policy; trajectory.jsonl: the policy after each epoch.
     - result.json: the result. skipped.csv: images that could not be read, if there are any.
-    - checkpoints/: last.pt, best.pt, and previous.pt until the run has ended. tensorboard/: events.
+    - checkpoints/: last.pt, best.pt, and previous.pt until the run has ended.
+    - tensorboard/, wandb/ or mlflow/: the files of a logger.
 
     Args:
         path: The directory.

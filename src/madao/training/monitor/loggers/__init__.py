@@ -1,0 +1,1 @@
+"""Loggers: the scalars of a run in other services, one module for each."""
