@@ -38,6 +38,7 @@ from looks import OPERATIONS, Watched, look, options, settings
 from madao import Policy
 from madao.config.train_config import TrainConfig
 from madao.training.builders.run import build_run
+from madao.training.evaluate import evaluate_run
 from madao.training.schedule import learning_rate
 from madao.training.trainer import Trainer
 
@@ -111,7 +112,7 @@ def train(seed: int, epochs: int, root: str, device: str, operations: Sequence[s
                 found["ahead"].setdefault(name, {})[str(ahead)] = {
                     "test_loss": result.test_loss,
                     "test_error": result.test_error,
-                    "validation_loss": branch.evaluate(validation).loss,
+                    "validation_loss": evaluate_run(branch.run, validation).loss,
                 }
                 if name == ALIKE:
                     found["influence"][str(ahead)] = look(branch.run)

@@ -43,7 +43,7 @@ def train(method: str, shift: str, seed: int, epochs: int) -> dict[str, Any]:
             epochs=epochs,
             evaluate_every=epochs,  # which changes nothing but the time
             checkpoint_every=epochs,
-            tensorboard=False,
+            logger="none",
             device="cpu",
             seed=seed,
             out=str(Path(folder) / "run"),

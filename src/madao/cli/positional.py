@@ -35,7 +35,7 @@ def name_positional(
     switches = {
         option
         for action in parser._actions
-        if action.nargs == "?" and action._typehint != bool | str
+        if action.nargs == "?" and getattr(action, "_typehint", None) != bool | str
         for option in action.option_strings
     }
     values: list[str] = []

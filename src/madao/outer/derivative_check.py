@@ -11,7 +11,7 @@ from madao.distributed.group import ProcessGroup
 from madao.errors import MadaoError, SharedError, first_line
 from madao.hypergrad import FunctionalModel
 from madao.hypergrad.autodiff.fallback import Fallback
-from madao.outer.cycle import Batch
+from madao.outer.gathering import Batch
 from madao.outer.outer_step import OuterRequest
 from madao.outer.policy_optimizer import PolicyOptimizer
 

@@ -217,7 +217,7 @@ class PolicyOptimizer:
             for group in self.optimizer.param_groups:
                 group["lr"] = chosen.lr
         self.builder = dataclasses.replace(self.builder, compute=chosen.compute)
-        self.reference = OuterGradient(self.builder, chosen.compute.hvp)
+        self.reference = OuterGradient(self.builder, self.reference.hvp)
         self._estimate = self.reference
         if self._recording is not None:
             self.record(*self._recording)

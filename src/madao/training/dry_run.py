@@ -13,6 +13,7 @@ from madao.config.train_config import TrainConfig
 from madao.distributed.launch import rank_zero_first
 from madao.errors import UserError
 from madao.training.builders.run import build_run
+from madao.training.evaluate import evaluate_run
 from madao.training.monitor.advice import memory_advice
 from madao.training.outer_check import check_outer_step
 from madao.training.outer_loop import OuterLoop
@@ -116,6 +117,7 @@ def _step(trainer: Trainer, images: Tensor, targets: Tensor, due: bool) -> None:
     loop = trainer.run.outer_loop
     if loop is not None:
         outer = loop.outer
+        assert outer.every is not None
         outer.calls = math.ceil((outer.warmup + 1) / outer.every) * outer.every - 1 if due else 0
         if outer.due() and not due:  # with `outer.every=1`
             outer.calls = -1
@@ -136,7 +138,7 @@ def _evaluation_seconds(trainer: Trainer, epoch: int) -> float:
         return 0.0
     some = validation.subset(torch.arange(min(len(validation), _EVALUATED)))
     began = _now(run.device)
-    trainer.evaluate(some)
+    evaluate_run(run, some)
     each = (_now(run.device) - began) / len(some)
     times = math.ceil(run.config.epochs / run.config.evaluate_every) - epoch // run.config.evaluate_every
     return each * (times * len(validation) + len(run.splits.test or ()))

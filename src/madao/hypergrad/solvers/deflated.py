@@ -118,7 +118,7 @@ class Deflated(Solver):
 
 def _unit(gradient: Vector) -> Tensor:
     """Return a gradient at unit length, in one tensor."""
-    newest = pytree.flat(gradient)
+    newest: Tensor = pytree.flat(gradient)
     return newest / torch.linalg.vector_norm(newest).clamp(min=torch.finfo(newest.dtype).tiny)
 
 
