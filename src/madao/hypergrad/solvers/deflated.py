@@ -121,7 +121,8 @@ class Deflated(Solver):
 def _unit(gradient: Vector) -> Tensor:
     """Return a gradient at unit length, in one tensor."""
     newest = pytree.flat(gradient)
-    return newest / torch.linalg.vector_norm(newest).clamp(min=torch.finfo(newest.dtype).tiny)
+    unit: Tensor = newest / torch.linalg.vector_norm(newest).clamp(min=torch.finfo(newest.dtype).tiny)
+    return unit
 
 
 def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:
