@@ -179,7 +179,7 @@ class LoopAdapter:
     def _train_images(self) -> int:
         """How many training images of all processes an outer step draws for; 0 for those of the last optimizer step."""
         schedule = None if self.outer is None else self.outer.schedule
-        return 0 if schedule is None else schedule.train_images or 0
+        return (self.settings["train_images"] if schedule is None else schedule.train_images) or 0
 
     def log(self, step: OuterStep) -> dict[str, float]:
         """Return the numbers to plot: the selection probability of each operation, and the health of the gradient."""

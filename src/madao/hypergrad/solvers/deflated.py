@@ -19,20 +19,22 @@ _PART = 2**18
 
 @dataclasses.dataclass(frozen=True)
 class Deflated(Solver):
-    """A solver that removes from v its part along recent training gradients: q = α (I − G (GᵀG + λI)⁻¹ Gᵀ) v.
+    """A solver that removes from v its part along recent training gradients.
 
-    The columns of G are the last m gradients of the inner loss, scaled to unit length. Up to a factor, q is (GGᵀ +
-    λI)⁻¹ v. A call costs one gradient and no product.
+        q = α (I − G (GᵀG + λI)⁻¹ Gᵀ) v
+
+    The columns of G are the last m gradients of the inner loss, scaled to unit length. Up to a factor, q is
+    (GGᵀ + λI)⁻¹ v. A call costs one gradient and no product.
 
     During training, v points mostly along the inner gradient: a cosine of 0.98 is common. Both losses fall in that
     direction, and a hard example has a long gradient along it whether or not it is useful. At a minimum of the inner
     loss there is no such direction. Away from a minimum, H⁻¹ shrinks it, since curvature is largest along gradients;
-    this solver removes it directly.
+    this solver removes it directly, and keeps the directions that training does not follow anyway.
 
-    Gradients of earlier calls were computed at other θ, but the space that they span hardly changes. If an estimator
-    scores draws, the gradient at the present θ must come from other draws, or the estimate is biased: set
-    `Problem.curvature`, as `PolicyOptimizer` does. Earlier gradients are stored in bfloat16 unless θ is in float64:
-    they are noisy directions, for which half the bytes suffice.
+    Gradients of earlier calls were computed at other θ. Their signs change, but the space that they span hardly does.
+    The gradient at the present θ matters most. If an estimator scores draws, this gradient must come from other draws,
+    or the estimate is biased: set `Problem.curvature`, as `PolicyOptimizer` does. Earlier gradients are stored in
+    bfloat16 unless θ is in float64: they are noisy directions, for which half the bytes suffice.
 
     Attributes:
         memory: m, the number of gradients, including that of the call.
@@ -118,8 +120,9 @@ class Deflated(Solver):
 
 def _unit(gradient: Vector) -> Tensor:
     """Return a gradient at unit length, in one tensor."""
-    newest: Tensor = pytree.flat(gradient)
-    return newest / torch.linalg.vector_norm(newest).clamp(min=torch.finfo(newest.dtype).tiny)
+    newest = pytree.flat(gradient)
+    unit: Tensor = newest / torch.linalg.vector_norm(newest).clamp(min=torch.finfo(newest.dtype).tiny)
+    return unit
 
 
 def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:
