@@ -14,7 +14,7 @@ class UserError(MadaoError):
 
 
 class DamagedFileError(UserError):
-    """A file whose content is not what was written, or is of another kind."""
+    """A file that is damaged or of another kind."""
 
 
 class SharedError(UserError):

@@ -129,7 +129,7 @@ def load_torch(path: Path) -> Any:
 
 
 def read_torch(path: Path) -> Any:
-    """Return what `load_torch` returns; leave errors of the system as they are.
+    """Load a file by `load_torch`. Errors of the system pass through.
 
     Raises:
         OSError: The file is missing or cannot be opened.

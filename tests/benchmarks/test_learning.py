@@ -39,6 +39,19 @@ def test_the_known_answers_are_run_once_and_judged(tmp_path: Path) -> None:
     assert 0 < after["summary"]["learned rotate"]["largest_selection"] < 1
 
 
+def test_the_readme_has_the_known_answers_of_the_record() -> None:
+    summary = json.loads((ROOT / "benchmarks" / "results" / "known-answers.json").read_text())["summary"]
+    readme = (ROOT / "README.md").read_text().replace("*", "").splitlines()
+    titles = {"rotate": "rotated", "translate": "translated", "shear": "sheared", "brightness": "brightness"}
+    for planted, title in {**titles, "invert": "every second one inverted"}.items():
+        cells = next(line for line in readme if line.startswith(f"| {title}")).split(" | ")[1:]
+        methods = [summary[f"{method} {planted}"] for method in ("standard", "uniform", "madao")]
+        assert cells[:3] == [f"{100 * method['median_test_error']:.1f} %" for method in methods]
+        assert f"in {methods[-1]['first']} " in cells[3]
+        assert [method["runs"] for method in methods] == [10, 10, 10]
+        assert methods[-1]["below_uniform"] == 10
+
+
 @pytest.mark.slow
 def test_the_hardness_benchmark_runs(tmp_path: Path) -> None:
     small = ["--epochs=1", "--copies=2", "--steps=4", "--planted=rotate", f"--figure={tmp_path / 'out.png'}"]

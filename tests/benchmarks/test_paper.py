@@ -132,25 +132,47 @@ def test_the_best_setting_is_a_recipe_and_what_it_says_of_itself_is_in_the_recor
     assert "0.06" in header
 
 
-def test_the_readme_has_the_numbers_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+TITLES = {
+    "base": "base augmentation",
+    "uniform": "uniform policy",
+    "trivialaugment": "TrivialAugment",
+    "randaugment": "RandAugment tuned",
+    "autoaugment-cifar10": "AutoAugment",
+    "learned": "learned, the paper's method",
+    "deflated": "learned, `Deflated` only",
+    "same-loss": "learned, `same-loss`",
+}
+"""Names of methods on the page "When does learning pay?"."""
+
+
+def rows_of(document: Path) -> dict[str, list[str]]:
+    """Return the rows of tables by their first cell, without brackets and bold; of rows with equal names the first."""
+    found: dict[str, list[str]] = {}
+    for line in document.read_text().splitlines():
+        if line.startswith("| "):
+            title, *cells = [re.sub(r" \(.*?\)|\*", "", cell).strip() for cell in line.split("|")[1:-1]]
+            found.setdefault(title, cells)
+    return found
+
+
+def test_the_comparison_on_cifar10_has_the_numbers_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     script = module(ROOT / "benchmarks" / "paper" / "ablations.py", monkeypatch)
-    methods = ["base", "uniform", "trivialaugment", "randaugment", "autoaugment-cifar10", "learned", "same-loss"]
-    rows = [
-        [re.sub(r" \(.*\)|\*", "", cell).strip() for cell in line.split("|")[1:-1]]
-        for line in (ROOT / "README.md").read_text().splitlines()
-        if line.startswith(("| 60 epochs", "| 200 epochs", "| *learned* −"))
-    ]
-    assert [row[0] for row in rows] == ["60 epochs, six seeds", "learned −", "200 epochs, six seeds", "learned −"]
-    results = ROOT / "benchmarks" / "results"
-    for entry, errors, differences in zip(script.ENTRIES, rows[::2], rows[1::2], strict=True):
+    page, results = ROOT / "docs" / "when-learning-pays.md", ROOT / "benchmarks" / "results"
+    rows = {title: cells for title, cells in rows_of(page).items() if title in TITLES.values()}
+    assert [*rows] == [*TITLES.values()]
+    for column, entry in zip((0, 2), script.ENTRIES, strict=True):
         cells = entry.cells(results)
-        assert errors[1:] == [entry.told(method, cells).split(" [")[0] for method in methods]
-        names = {method: script.ROWS[method] for method in methods}
-        table = script.paired(entry, results, names, methods[:-1]).splitlines()
+        names = {method: script.ROWS[method] for method in TITLES}
+        table = script.paired(entry, results, names, [*TITLES][:-1]).splitlines()
         columns = {name.strip().removeprefix("− "): place for place, name in enumerate(table[0].split("|"))}
         learned = next(line for line in table if line.startswith(f"| {names['same-loss']} |")).split("|")
-        told = [learned[columns[names[method]]].strip() if names[method] in columns else "–" for method in methods[:-1]]
-        assert differences[1:] == [*told, ""]
+        for method, title in TITLES.items():
+            assert rows[title][column] == entry.told(method, cells).split(" [")[0], title
+            told = learned[columns[names[method]]].strip() if names[method] in columns else "–"
+            assert rows[title][column + 1] == ("" if method == "same-loss" else told), title
+    assert rows_of(ROOT / "README.md")["CIFAR-10, no shift"][:3] == [
+        f"{rows[TITLES[method]][2].split(' ')[0]} %" for method in ("base", "uniform", "same-loss")
+    ]
 
 
 def test_differences_are_those_of_seeds_that_both_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

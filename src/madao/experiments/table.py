@@ -26,7 +26,7 @@ class Row:
     """The row of a method."""
 
     method: str
-    errors: Mapping[int, float]  # of each finished run, by seed
+    errors: Mapping[int, float]  # test error of each finished run, by seed
     missing: Sequence[int]  # the seeds of unfinished runs
     error: Interval | None  # the mean error with its interval; None without a finished run
     differences: Mapping[str, Interval | None]  # paired, to each of `REFERENCES` but itself; None without common seed

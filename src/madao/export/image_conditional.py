@@ -33,8 +33,9 @@ def law(image: Picture, seen: list, units: list, stages: list) -> list:  # type:
         image: The image.
         seen: Mean and standard deviation of each feature.
         units: For each hidden unit, its bias, its mean, and a weight per feature.
-        stages: For each stage and operation, the logits of selection, application and magnitude, the strengths at no
-            and at full magnitude one way and the other, and the amounts that each unit adds to the logits.
+        stages: For each stage and operation, three parts. First come the logits of selection, application and
+            magnitude. Then come the strengths at no and at full magnitude in both directions. Last come the amounts
+            that each unit adds to the logits.
     """
 
     def sigmoid(logit: float) -> float:

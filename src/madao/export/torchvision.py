@@ -25,8 +25,9 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
     `tv_tensors.Image`. Type, shape and dtype do not change. Each image of a batch has its own draw; masks of a batch
     begin with its dimensions. All frames of a `Video` share one draw, as do all images of one sample.
 
-    Masks (nearest neighbour, 0 outside), bounding boxes (all formats, clipped by their `clamping_mode`) and key points
-    (in pixels from edge to edge, as in torchvision's `rotate` and `affine`) move along.
+    Masks, bounding boxes and key points move along. Masks are read at the nearest pixel and are 0 outside. Boxes may
+    have any format and are clipped by their `clamping_mode`. Key points are in pixels from edge to edge, as in
+    torchvision's `rotate` and `affine`.
 
     Draws come from torch's global generator: `torch.manual_seed` repeats them, and workers of a `DataLoader` differ.
 

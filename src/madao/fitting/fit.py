@@ -20,10 +20,11 @@ def fit(
     """Train a model and learn its augmentation policy.
 
     Args:
-        data: A folder or file, as for `madao train`, or a data set that yields `(image, label)`: PIL images, uint8
-            arrays `[H, W, C]`, or tensors `[C, H, W]`, uint8 or float in [0, 1], neither augmented nor normalised.
-        model: The name of a model; a module from normalised images to logits, which is trained in place; or the
-            section `model` of the settings, as a dictionary. By default a model that suits the images.
+        data: A folder or file, as for `madao train`, or a data set that yields `(image, label)`. An image is a PIL
+            image, a uint8 array `[H, W, C]`, or a tensor `[C, H, W]`, uint8 or float in [0, 1]. It is neither
+            augmented nor normalised.
+        model: The name of a model, or a module from normalised images to logits, which is trained in place. A
+            dictionary holds the section `model` of the settings. By default a model that suits the images.
         validation: A data set of validation images. By default a tenth of the training images, or the folder's `val/`.
         test: A data set of test images. By default none, or the folder's `test/`.
         quiet: Whether to print nothing.

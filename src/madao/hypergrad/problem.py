@@ -29,8 +29,8 @@ class Term:
     Attributes:
         loss: The loss, a function of params and inputs, or of params and `of(inputs)`.
         weight: The weight in the sum.
-        pathwise: For `Influence`: the weight in the derivative through the inputs, if only some examples contribute to
-            it; 0 for examples that are only scored, which takes a forward pass. By default the weight.
+        pathwise: The weight in the derivative through the inputs, which `Influence` takes. By default `weight`.
+            Examples of weight 0 are only scored, which takes a forward pass.
         of: A function that returns a tuple of tensors, which the loss receives in place of the inputs. `Traced` then
             traces and compiles terms of the same loss and of equal shapes once.
     """
@@ -55,12 +55,12 @@ class Problem:
         outer: g(θ, inputs), or a sequence of `Term`s that are summed. A direct dependence on the inputs counts too.
         inputs: The tensors through which the losses depend on φ, with their graph, such as augmented images. By default
             φ.
-        curvature: The loss that replaces f in the solver's system, for instance f on fewer examples: its Hessian, its
-            gradient for `Deflated`, or its Gauss-Newton matrix for `GaussNewton`, which needs a `SplitLoss`.
+        curvature: The loss that replaces f in the solver's system, for instance f on fewer examples. Solvers use its
+            Hessian. `Deflated` uses its gradient, and `GaussNewton` its Gauss-Newton matrix, from a `SplitLoss`.
         weight_decay: λ of λ/2 ‖θ‖² in f, if the inner optimizer applies it and the loss does not contain it.
         log_prob: For `Influence`: log P of each example's draw, `[B]`, differentiable in φ.
         classes: For the baseline `ClassMean`: the class of each example, `[B]`.
-        draws: For the baseline `SameExample`: how many consecutive rows of the batch are draws of the same example.
+        draws: For the baseline `SameExample`: the number of consecutive rows that are draws of the same example.
         plain: For the baseline `Unaugmented`: the inputs before augmentation, in the form of `inputs`.
         ranks: The processes, if each has some of the examples. The terms of all processes must add up to the loss.
     """

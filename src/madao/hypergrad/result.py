@@ -20,7 +20,7 @@ GROWTH = 1.1
 
 
 class Status(enum.Enum):
-    """The outcome of solving H q = v; its value says what to do."""
+    """The outcome of solving H q = v. Its value is a sentence with the remedy."""
 
     CONVERGED = "the linear system is solved to the tolerance"
     DIRECT = "the solver computed its approximation directly: there is no series that more steps would continue"
@@ -104,14 +104,14 @@ class Stats:
     """The health of one hypergradient.
 
     Attributes:
-        status: The outcome of the solver; `status.value` says what to do.
+        status: The outcome of the solver. `status.value` is a sentence with the remedy.
         outer_loss: g(θ).
         v_norm: ‖∇θ g‖.
         q_norm: ‖q‖.
         residual: ‖v − H q‖ / ‖v‖; None if it was not measured (`hypergradient(check=True)` measures it).
         term_norms: The length of each term of the series, or of the residual at each iteration.
         grad_norm: ‖∂g/∂φ‖.
-        products: How many Hessian-vector products were spent.
+        products: The number of Hessian-vector products.
     """
 
     status: Status

@@ -47,8 +47,8 @@ class ImageModel(nn.Module):
         """Return the outputs for images.
 
         Args:
-            images: A batch `[B, C, H, W]` or one image `[C, H, W]`, uint8 or float in [0, 1], with 1 or 3 channels; an
-                image of Pillow; or a list of images, which may have different sizes.
+            images: A batch `[B, C, H, W]`, one image, or a list of images, which may have different sizes. An image is
+                a PIL image or a tensor `[C, H, W]`, uint8 or float in [0, 1], with 1 or 3 channels.
 
         Returns:
             Logits `[B, classes]`; for segmentation `[B, classes, H, W]` at the size of the images; for MoCo features

@@ -15,8 +15,9 @@ from madao.ops.enhance import grey
 class Preprocessing(nn.Module):
     """A module from images of any size to the input of a network.
 
-    It does what evaluation does: cut the central square, resize it to `stored_size` with antialiasing, cut its centre
-    of `size` pixels, and normalise. For masks, it keeps the whole image and resizes its shorter side to `stored_size`.
+    It prepares images as evaluation does. It cuts the central square, resizes it to `stored_size` with antialiasing,
+    cuts its centre of `size` pixels, and normalises. For masks, it keeps the whole image and resizes its shorter side
+    to `stored_size`.
 
     Args:
         size: Side of the network's input in pixels.

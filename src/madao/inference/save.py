@@ -67,7 +67,7 @@ def save_model(model: ImageModel, path: str | Path) -> ModelFormat:
 
 
 def describe_model(model: ImageModel) -> dict[str, Any]:
-    """Return what a program needs to use a network: its architecture, its classes and the preparation of images."""
+    """Return a description of a network for other programs: architecture, classes and preparation of images."""
     preprocessing = model.preprocessing
     return {
         "architecture": model.architecture,

@@ -72,7 +72,7 @@ def _pixel_keys(images: InMemoryImages, most: int) -> Iterator[bytes]:
 
 
 def _count_files(trained: LazyImages, evaluated: LazyImages) -> tuple[int, int]:
-    """Count evaluated files with the content of a training file. Of those, only files of the same length are read."""
+    """Count evaluated files with the content of a training file. Training files of other lengths are not read."""
     by_length: dict[int, list[bytes]] = {}
     compared = _evenly_spaced(len(evaluated), _EVALUATED)
     for index in compared:

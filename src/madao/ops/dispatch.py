@@ -95,7 +95,7 @@ def grouped(
     applied: Tensor | None = None,
     fill: Fill = 0.0,
 ) -> Tensor:
-    """Do what `dispatch` does in plain PyTorch: group images by operation. On a GPU the host waits for the groups."""
+    """Dispatch in plain PyTorch: group images by operation. On a GPU the host waits for the groups."""
     untouched = len(operations)
     if len(choice):
         low, high = (int(bound) for bound in choice.aminmax())

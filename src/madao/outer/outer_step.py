@@ -48,11 +48,11 @@ class OuterRequest:
     """The part of an outer step that is not a tensor. Equal requests are computed by the same operations.
 
     Attributes:
-        transform: The function between policy and model for training images; None for that of the `PolicyOptimizer`.
+        transform: The function between policy and model for training images. By default that of `PolicyOptimizer`.
         rest: How many tensors of the training batch, after images and targets, `transform` takes.
         check: Whether the residual is measured.
         state: The state of the solver. A CUDA graph reads its tensors at every replay.
-        shards: The images of this process among those of all processes; None if there is one process.
+        shards: The part of the images that this process has; None if there is one process.
         seed: The seed of dropout.
     """
 

@@ -57,10 +57,9 @@ class PolicyOptimizer:
     Args:
         policy: The policy that learns.
         model: The model that is trained. Compiled and data-parallel models are unwrapped.
-        loss: `loss(outputs, targets)`: a function with a parameter `reduction`, such as those of
-            `torch.nn.functional`; a module with an attribute `reduction`; or a function that returns one value per
-            example. `PolicyOptimizer` uses the mean over examples, even if class weights or `ignore_index` make the
-            training loss another average.
+        loss: A function `loss(outputs, targets)`. It has a parameter `reduction`, as in `torch.nn.functional`, or an
+            attribute `reduction`, as a module, or returns one value per example. `PolicyOptimizer` uses the mean over
+            examples, even if class weights or `ignore_index` make the training loss another average.
         every: Inner steps from one outer step to the next, s of the paper. By default as the budget allows.
         warmup: Calls at the start during which the policy does not change. By default a fifth of `total_steps`, or 0 if
             they are not known or `every` is given.

@@ -54,7 +54,7 @@ class AugmentationPolicy(SeededModule, abc.ABC):
         """
 
     def condition(self, images: Tensor, labels: Tensor | None = None) -> Tensor | None:
-        """Return what each image's probabilities depend on, one row per image; None if all images share them.
+        """Return the label or the features that an image's probabilities depend on; None if all images share them.
 
         Only policies with classes use the labels, `[B]`.
         """

@@ -236,7 +236,7 @@ class BaseAugmentation(SeededModule):
         return cut_out(self.normalise(images), hole_y, hole_x, self.cutout)
 
     def centre(self, images: Tensor) -> Tensor:
-        """Crop the centre of `size` pixels from images that are not augmented; a smaller side stays as it is."""
+        """Crop the centre of `size` pixels from images that are not augmented. A smaller side does not change."""
         height, width = (side if self.size is None else min(self.size, side) for side in images.shape[2:])
         top, left = (images.shape[2] - height) // 2, (images.shape[3] - width) // 2
         return images[:, :, top : top + height, left : left + width]

@@ -123,5 +123,5 @@ def kind(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a JSON value as messages show it: short, and without what a terminal would obey."""
+    """Return a JSON value for messages: shortened, and without control characters."""
     return printable(repr(value[:_SHOWN] if isinstance(value, str | list) else value), _SHOWN)

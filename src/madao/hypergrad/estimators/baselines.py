@@ -24,7 +24,7 @@ class Batch:
     influence: Tensor  # a_b
     classes: Tensor | None  # if the problem has classes
     plain_influence: Callable[[], Tensor] | None  # that before augmentation, by a forward-mode pass
-    draws: int = 1  # how many consecutive rows are draws of the same example
+    draws: int = 1  # number of consecutive rows that are draws of the same example
     losses: Tensor | None = None  # ℓ_b, for `SameLoss` alone
 
 

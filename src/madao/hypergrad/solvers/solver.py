@@ -114,7 +114,7 @@ class Solver:
         return {}
 
     def load_state(self, saved: dict[str, Any], device: torch.device) -> Any:
-        """Restore the state from a dict that contains what `state_dict` returned; None if it contains nothing."""
+        """Restore the state from the dict of `state_dict`; None if the dict is empty."""
         return None
 
     def for_comparison(self) -> "Solver":

@@ -78,7 +78,7 @@ def fused(
     applied: Tensor | None = None,
     fill: Fill = 0.0,
 ) -> Tensor:
-    """Do what `dispatch` does, for `supported` images, without derivatives and checks: the host would have to wait.
+    """Dispatch `supported` images, without derivatives. The host would have to wait for checks, so there are none.
 
     An image with an invalid choice does not change.
     """

@@ -25,8 +25,8 @@ class ImagePolicy(ConditionalPolicy):
 
     h(x) = tanh(W f(x) / √F + b) − c are H hidden units on F = 24 standardised features of the image
     (`madao.policy.conditional.features`). V starts at zero, so the draws are those of `Policy` until V learns. c is the
-    mean of h, so φ is the mean of the images' logits. The properties `selection`, `application` and `magnitude` are
-    those of φ; `tables_of(images)` returns those of given images.
+    mean of h, so φ is the mean of the images' logits. `selection`, `application` and `magnitude` belong to
+    φ. `tables_of(images)` returns the probabilities and magnitudes of images.
 
     W and b are drawn from normal distributions and do not learn. The logits are then linear in V, and V has an unbiased
     gradient from the first step. A hidden layer that learns too would change the meaning of V through its noise

@@ -21,7 +21,7 @@ _BAR = "display:inline-block;height:0.7em;background:#0072b2;margin-right:6px"
 def policy_html(spec: PolicyNumbers) -> str:
     """Return a policy as an HTML table: for each operation a picture, and for each stage share and strength.
 
-    Of a conditional policy, the table shows the part that all images share.
+    For a conditional policy, the table shows the part that all images share.
     """
     selection, _, magnitude = spec.tensors()
     original = sample_picture(_SIDE)[None]

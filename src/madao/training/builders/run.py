@@ -37,7 +37,7 @@ def build_run(
         quiet: Whether to print nothing.
 
     Raises:
-        UserError: A setting, a file or the machine cannot do what was asked.
+        UserError: A setting, a file or the machine does not suit the run.
 
     Example:
         >>> run = build_run(TrainConfig(epochs=5, out="runs/digits"))  # doctest: +SKIP

@@ -26,7 +26,7 @@ def check_weights(content: Any, path: Path) -> dict[str, Any]:
     """Return the content of a file if it has the fields that evaluation needs.
 
     Args:
-        content: What `load_torch` returned.
+        content: The content of the file, from `load_torch`.
         path: The file, for error messages.
 
     Raises:
@@ -46,7 +46,7 @@ def check_state(content: Any, path: Path, epochs: int, steps: int) -> dict[str, 
     """Return the content of a file if it has the fields of a checkpoint to resume from.
 
     Args:
-        content: What `load_torch` returned.
+        content: The content of the file, from `load_torch`.
         path: The file, for error messages.
         epochs: The number of epochs of the run.
         steps: The number of its steps.

@@ -28,11 +28,17 @@ LOCK = "lock"
 class RunDirectory:
     """The files of one run.
 
-    - config.yaml: every setting; environment.json: versions and device; split.json: classes and validation indices.
-    - metrics.csv: one row per epoch; timing.csv: seconds and memory, in a separate file since they never repeat.
-    - outer.csv: one row an outer step, the health of its hypergradient. samples.npz: a few training images.
-    - policy.json: the present policy; trajectory.jsonl: the policy after each epoch.
-    - result.json: the result. skipped.csv: images that could not be read, if there are any.
+    - config.yaml: every setting.
+    - environment.json: versions and device.
+    - split.json: classes and validation indices.
+    - metrics.csv: one row per epoch.
+    - timing.csv: seconds and memory, in a separate file since they never repeat.
+    - outer.csv: one row per outer step with the health of its hypergradient.
+    - samples.npz: a few training images.
+    - policy.json: the present policy.
+    - trajectory.jsonl: the policy after each epoch.
+    - result.json: the result.
+    - skipped.csv: images that could not be read, if there are any.
     - checkpoints/: last.pt, best.pt, and previous.pt until the run has ended.
     - tensorboard/, wandb/ or mlflow/: the files of a logger.
 

@@ -22,7 +22,7 @@ class Result:
         epoch: The epoch of the evaluated weights.
         out: The run directory.
         policy: The learned policy's selection probabilities by operation, averaged over stages; empty for other
-            policies. Of a policy per class, the part that all classes share.
+            policies. For a policy per class, the part that all classes share.
         test_loss: The loss on the test set.
         test_metrics: Other numbers of the task on the test set by name, such as `mean_class_error`.
         error: The name of the error.
