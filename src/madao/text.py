@@ -2,7 +2,7 @@
 
 import difflib
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 METHOD_LABELS = {"base": "base augmentation", "uniform": "uniform policy", "learned": "learned policy"}
 """Names of methods in tables for people."""
@@ -17,6 +17,11 @@ _COMMANDS = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 def counted(number: int, thing: str) -> str:
     """`1 step`, `1,200 steps`."""
     return f"{number:,} {thing}{'s' * (number != 1)}"
+
+
+def alternatives(remedies: Sequence[str]) -> str:
+    """`a`, `a or b`, `a, b or c`."""
+    return " or ".join([", ".join(remedies[:-1]), remedies[-1]] if len(remedies) > 1 else remedies)
 
 
 def printable(text: object, limit: int = 2_000) -> str:

@@ -17,6 +17,7 @@ VERBS = {
     "recipes": "list ready-made settings, with the paper's results",
     "preview": "draw sample images under a policy",
     "export": "write a model or a policy for use without madao",
+    "completion": "print a script with which a shell completes commands",
 }
 
 # Installed by pip install 'madao[train]' only.

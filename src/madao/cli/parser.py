@@ -181,6 +181,14 @@ class Parser(jsonargparse.ArgumentParser):
         raise UserError(_explain(message, _options(self), self.prog)) from None
 
 
+def function_parser(function: Callable[..., None], verb: str) -> Parser:
+    """Return the parser of a function whose signature and docstring define a command line."""
+    parser = Parser(prog=f"madao {verb}", description=(function.__doc__ or "").split("\n")[0])
+    parser.add_function_arguments(function, as_group=False)
+    parser.finish()
+    return parser
+
+
 def call(
     function: Callable[..., None],
     verb: str,
@@ -199,9 +207,7 @@ def call(
         noun: Word for that parameter in messages.
         first: Parameter that takes the first of several such values: `madao predict RUN PATH`.
     """
-    parser = Parser(prog=f"madao {verb}", description=(function.__doc__ or "").split("\n")[0])
-    parser.add_function_arguments(function, as_group=False)
-    parser.finish()
+    parser = function_parser(function, verb)
     if plain is not None:
         parameter = inspect.signature(function).parameters[plain]
         several, one = parameter.annotation == list[str], noun.upper()

@@ -45,15 +45,19 @@ def recipes(show: str | None = None) -> None:
     console.print("print one:      madao recipes NAME", markup=False)
 
 
+def recipe_names() -> list[str]:
+    """Return the names of the recipes."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
 def recipe_path(name: str) -> Path:
     """Return the file of a recipe.
 
     Raises:
         UserError: There is no such recipe.
     """
-    known = sorted(path.stem for path in FOLDER.glob("*.yaml"))
-    if name not in known:
-        raise UserError(f"unknown recipe {nearest(name, known)}")
+    if name not in recipe_names():
+        raise UserError(f"unknown recipe {nearest(name, recipe_names())}")
     return FOLDER / f"{name}.yaml"
 
 

@@ -43,14 +43,7 @@ def read_config(arguments: list[str]) -> TrainConfig:
         UserError: A setting is unknown or its value is not valid.
         SystemExit: The arguments ask for help, which is printed.
     """
-    parser = Parser(
-        prog="madao train",
-        usage="madao train [IMAGES] [OPTIONS]",
-        description="Train a model and learn its augmentation policy. IMAGES is a folder or file, as for --data.root. "
-        "Settings come from --recipe, --config and options; later ones override earlier ones.",
-    )
-    parser.add_files()
-    parser.add_settings()
+    parser = train_parser()
     if (section := requested_section(arguments)) is not None:
         print(help_text(parser, section, _EXAMPLES), end="")
         raise SystemExit(0)
@@ -59,6 +52,19 @@ def read_config(arguments: list[str]) -> TrainConfig:
     found = parser.instantiate(parser.parse_args(arguments))
     names = {field.name for field in dataclasses.fields(TrainConfig)}
     return TrainConfig(**{name: value for name, value in vars(found).items() if name in names})
+
+
+def train_parser() -> Parser:
+    """Return the parser of `madao train`."""
+    parser = Parser(
+        prog="madao train",
+        usage="madao train [IMAGES] [OPTIONS]",
+        description="Train a model and learn its augmentation policy. IMAGES is a folder or file, as for --data.root. "
+        "Settings come from --recipe, --config and options; later ones override earlier ones.",
+    )
+    parser.add_files()
+    parser.add_settings()
+    return parser
 
 
 def name_images(arguments: list[str], parser: Parser) -> list[str]:

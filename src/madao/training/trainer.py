@@ -11,7 +11,7 @@ from madao.errors import DataError, SharedError, UserError
 from madao.models.fine_tuning import freeze_norms
 from madao.training.evaluate import evaluate_run
 from madao.training.interrupt import Interrupted, StopRequest, stop_requests
-from madao.training.monitor.advice import loader_advice, memory_advice
+from madao.training.monitor.advice import divergence_advice, loader_advice, memory_advice
 from madao.training.monitor.loggers.run_logger import RunLogger
 from madao.training.monitor.profiler import timing_row
 from madao.training.outer_check import check_outer_step
@@ -159,8 +159,8 @@ class Trainer:
             last = rank_zero_first(run.ranks, run.directory.checkpoints.load)
             kept = "there is no checkpoint yet" if last is None else f"the checkpoint of step {last['step']} is kept"
             raise SharedError(
-                f"the loss is not finite at step {bad} (epoch {(bad - 1) // run.steps_per_epoch + 1}), {kept}; start "
-                "a new run in another `out`, with a lower `optimizer.lr`, `optimizer.clip=1` or `optimizer.warmup=1`"
+                f"the loss is not finite at step {bad} (epoch {(bad - 1) // run.steps_per_epoch + 1}), {kept}; "
+                f"{divergence_advice(run.config.optimizer)}"
             )
         rate = run.profiler.rate(run.metrics.images)
         run.console.step(run.step, run.metrics.loss, run.metrics.error, rate, run.policy)
@@ -243,8 +243,8 @@ class Trainer:
         run = self.run
         if not all(parameter.isfinite().all() for parameter in run.network.parameters()):
             raise SharedError(
-                f"the weights are not finite after step {run.step}, the checkpoint before is kept; start a new run in "
-                "another `out`, with a lower `optimizer.lr` or `optimizer.clip=1`"
+                f"the weights are not finite after step {run.step}, the checkpoint before is kept; "
+                f"{divergence_advice(run.config.optimizer)}"
             )
         if run.outer_loop is not None:
             run.outer_loop.check_alike()

@@ -4,6 +4,7 @@ from madao.config.train_config import TrainConfig
 from madao.data import Batches
 from madao.distributed.launch import rank_zero_first
 from madao.errors import SharedError
+from madao.text import alternatives
 from madao.training.builders.environment import Environment
 from madao.training.splits import Splits, load_splits, on_device
 
@@ -43,8 +44,10 @@ def build_batches(config: TrainConfig, environment: Environment, splits: Splits)
         world=ranks.world,
     )
     if batches.batch_size < config.accumulate * ranks.world:
+        lower = {"devices": ranks.world, "accumulate": config.accumulate}
         raise SharedError(
             f"a batch of {batches.batch_size} images cannot be shared by {ranks.world} processes, each in "
-            f"{config.accumulate} parts; raise `batch_size`, or lower `devices` or `accumulate`"
+            f"{config.accumulate} parts; raise `batch_size`, or lower "
+            f"{alternatives([f'`{name}`' for name, value in lower.items() if value > 1])}"
         )
     return batches

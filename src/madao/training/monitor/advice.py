@@ -10,9 +10,14 @@ from typing import Any
 
 import torch
 
+<<<<<<< HEAD
 from madao.config.train_config import DataConfig
 from madao.outer.budget import FEWEST_STEPS
 from madao.text import counted
+=======
+from madao.config.train_config import DataConfig, OptimizerConfig
+from madao.text import alternatives, counted
+>>>>>>> ux33
 from madao.training.run.state import Run
 from madao.training.splits import Splits
 
@@ -23,6 +28,8 @@ _SMALL, _LARGE = 32, 64
 """Pixels of the images for which WideResNets are made, and above which they take many times as long."""
 _WAITING_SHARE, _WAITING_SECONDS = 0.1, 1.0
 """Waiting of an epoch below which there is no advice. The seconds are those in which worker processes start."""
+_LARGE_FRACTION = 0.3
+"""Part of the training images above which too few are left to train on."""
 _LARGEST_CACHE_GIB = 64.0
 _GUESSING = 0.95
 """Part of the loss of guessing above which a model has learned hardly anything."""
@@ -52,7 +59,7 @@ def describe_run(run: Run) -> list[str]:
         each = 100 / len(splits.validation)
         lines.append(
             f"the policy learns from {counted(len(splits.validation), 'validation image')}, which is few: each is "
-            f"{each:.1f} points of their error; try `data.val_fraction=0.3`, or a folder val/ with more images"
+            f"{each:.1f} points of their error; try {_more_validation_images(run)}"
         )
     if run.model_name.startswith("wrn-") and splits.size > _LARGE:
         times = round((splits.size / _SMALL) ** 2)
@@ -63,11 +70,19 @@ def describe_run(run: Run) -> list[str]:
     return lines
 
 
+def _more_validation_images(run: Run) -> str:
+    if run.splits.validation_indices is None:
+        return "more images in the validation set that the data set has"
+    larger = ["`data.val_fraction=0.3`"] if run.config.data.val_fraction < _LARGE_FRACTION else []
+    return ", or ".join([*larger, "a folder val/ with more images"])
+
+
 def policy_advice(run: Run) -> str | None:
     """Return advice if a policy has few outer steps to learn in, or none."""
     steps = _outer_steps(run)
     if steps is None or steps >= FEWEST_STEPS:
         return None
+<<<<<<< HEAD
     if steps == 0:
         how = f"in none, and will stay as it starts{_reason(run)}"
     else:
@@ -105,6 +120,12 @@ def _describe_plan(run: Run) -> str | None:
 
 def _percent(part: float) -> str:
     return f"{100 * part:.0f} %" if part >= 0.1 else f"{100 * part:.1f} %"
+=======
+    how = "in none, and will stay as it starts" if steps == 0 else f"in {steps}, which is few"
+    values = {"outer.every": run.config.outer.every, "batch_size": run.config.batch_size}
+    lower = [f"`{name}`" for name, value in values.items() if value != 1]
+    return f"the policy learns {how}: raise `epochs`{', or lower ' + alternatives(lower) if lower else ''}"
+>>>>>>> ux33
 
 
 def _outer_steps(run: Run) -> int | None:
@@ -136,13 +157,15 @@ def loader_advice(timing: Mapping[str, Any], config: DataConfig, splits: Splits,
         return None
     channels, height, width = splits.train.shape
     gib = (len(splits.train) + len(splits.validation or ())) * channels * height * width / 2**30
-    remedies = ["a smaller `data.size`"]
+    remedies = ["a smaller `data.size`"] if splits.size > 1 else []
     if config.processes < (os.cpu_count() or 1):
         remedies.insert(0, f"more `data.workers` than {config.processes}")
     if on_gpu and config.decode == "workers":
         remedies.insert(0, "`data.decode=gpu`")
     if gib <= _LARGEST_CACHE_GIB:
         remedies.append(f"`data.cache_gib={max(gib, 0.1) + 0.05:.1f}`, which keeps them decoded")
+    if not remedies:
+        return None
     return (
         f"the model waits for images {100 * waiting / seconds:.0f} % of the time ({rate:,.0f} images/s of "
         f"{model_rate:,.0f} it could take); try {', or '.join(remedies)}"
@@ -153,12 +176,27 @@ def memory_advice(error: BaseException, run: Run) -> str | None:
     """Return the remedy for an error, if torch ran out of memory, on a GPU or on the CPU."""
     if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator: can't allocate memory" not in str(error):
         return None
+    least = "try a smaller `data.size`, or a smaller model by `model.name`"  # images pass one by one already
     if run.outer_loop is not None and run.outer_loop.at_work:
         largest = run.outer_loop.largest_pass(run.train_batches.batch_size)
-        return f"the policy's step did not fit, try `outer.microbatch={max(largest // 2, 1)}`"
+        remedy = f"try `outer.microbatch={largest // 2}`" if largest > 1 else least
+        return f"the policy's step did not fit, {remedy}"
     batch_size, parts = run.config.batch_size, 2 * run.config.accumulate
-    smaller = f"try `batch_size={max(batch_size // 2, 1)}`"
+    if batch_size <= run.config.accumulate:
+        return least
+    half = max(batch_size // parts, 1) * run.config.accumulate  # parts of equal size
+    smaller = f"try `batch_size={half}`"
     return smaller if batch_size % parts else f"{smaller}, or `accumulate={parts}`, which keeps the batch"
+
+
+def divergence_advice(config: OptimizerConfig) -> str:
+    """Return remedies for weights or losses that are not finite any more."""
+    remedies = ["with a lower `optimizer.lr`"]
+    if config.clip is None or config.clip > 1:
+        remedies.append("`optimizer.clip=1`")
+    if config.warmup < 1:
+        remedies.append("`optimizer.warmup=1`")
+    return f"start a new run in another `out`, {alternatives(remedies)}"
 
 
 def model_advice(run: Run) -> str | None:
@@ -172,7 +210,8 @@ def model_advice(run: Run) -> str | None:
     loss = float(run.directory.read_metrics()[-1]["train_loss"])
     if loss < _GUESSING * guessing:
         return None
+    smaller = " or a smaller `batch_size`" if run.config.batch_size > 1 else ""
     return (
         f"the model has learned hardly anything: its training loss is {loss:.2f}, that of guessing {guessing:.2f}; try "
-        f"`optimizer.lr={run.config.optimizer.lr / 10:g}`, or more steps by `epochs` or a smaller `batch_size`"
+        f"`optimizer.lr={run.config.optimizer.lr / 10:g}`, or more steps by `epochs`{smaller}"
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from madao.errors import UserError, first_line
+from madao.text import alternatives
 from madao.training.monitor.loggers.base import Logger
 
 LOGGERS = {
@@ -45,6 +46,7 @@ def open_logger(name: str, run: Path, step: int, settings: Mapping[str, Any]) ->
         service = getattr(importlib.import_module(f"{__package__}.{module}"), kind)
         return cast(Logger, service(run / name, step, settings))
     except Exception as error:  # each service has errors of its own
+        others = [f"`logger={other}`" for other in ("tensorboard", NONE) if other != name]
         raise UserError(
-            f"`logger={name}` cannot begin: {first_line(error)}; mend it, or use `logger=tensorboard` or `logger=none`"
+            f"`logger={name}` cannot begin: {first_line(error)}; mend it, or use {alternatives(others)}"
         ) from error
