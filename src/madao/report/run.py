@@ -125,14 +125,10 @@ class Run:
         skipped = int(last(self.metrics.get("outer_skipped", ())) or 0)
         if skipped:
             return f"all {skipped} outer steps were skipped as unreliable: try a smaller `outer.scale`"
-<<<<<<< HEAD
         if self.setting("outer.budget") and self.setting("outer.every") is None:
             return "no outer step was taken: raise `outer.budget` or `epochs`"
-        return "no outer step was taken: raise `epochs`, or lower `outer.every` or `batch_size`"
-=======
         lower = [f"`{name}`" for name in ("outer.every", "batch_size") if self.setting(name, 2) != 1]
         return f"no outer step was taken: raise `epochs`{', or lower ' + alternatives(lower) if lower else ''}"
->>>>>>> ux33
 
     def setting(self, name: str, default: Any = None) -> Any:
         """Return a setting by its dotted name."""

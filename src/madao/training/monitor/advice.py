@@ -10,14 +10,9 @@ from typing import Any
 
 import torch
 
-<<<<<<< HEAD
-from madao.config.train_config import DataConfig
-from madao.outer.budget import FEWEST_STEPS
-from madao.text import counted
-=======
 from madao.config.train_config import DataConfig, OptimizerConfig
+from madao.outer.budget import FEWEST_STEPS
 from madao.text import alternatives, counted
->>>>>>> ux33
 from madao.training.run.state import Run
 from madao.training.splits import Splits
 
@@ -82,12 +77,10 @@ def policy_advice(run: Run) -> str | None:
     steps = _outer_steps(run)
     if steps is None or steps >= FEWEST_STEPS:
         return None
-<<<<<<< HEAD
     if steps == 0:
         how = f"in none, and will stay as it starts{_reason(run)}"
     else:
-        how = f"in {steps}, which is few: raise `epochs`, or lower "
-        how += "`outer.every` or `batch_size`" if _cadence(run) > 1 else "`batch_size`"
+        how = f"in {steps}, which is few: {_more_steps(run)}"
     return f"the policy learns {how}"
 
 
@@ -95,12 +88,19 @@ def _reason(run: Run) -> str:
     assert run.outer_loop is not None
     plan, config = run.outer_loop.plan, run.config
     if plan is None or config.outer.every is not None or plan.needed <= config.outer.budget:
-        return ": raise `epochs`, or lower `outer.every` or `batch_size`"
+        return f": {_more_steps(run)}"
     epochs = math.ceil(config.epochs * plan.needed / config.outer.budget)
     return (
         f": the least that is worth while would cost {_percent(plan.needed)} of training's work; try "
         f"`outer.budget={math.ceil(100 * plan.needed) / 100:g}`, or `epochs={epochs}`"
     )
+
+
+def _more_steps(run: Run) -> str:
+    """Return the remedy against few outer steps. Nothing is lowered below 1."""
+    values = {"outer.every": _cadence(run), "batch_size": run.config.batch_size}
+    lower = [f"`{name}`" for name, value in values.items() if value > 1]
+    return f"raise `epochs`{', or lower ' + alternatives(lower) if lower else ''}"
 
 
 def _describe_plan(run: Run) -> str | None:
@@ -120,12 +120,6 @@ def _describe_plan(run: Run) -> str | None:
 
 def _percent(part: float) -> str:
     return f"{100 * part:.0f} %" if part >= 0.1 else f"{100 * part:.1f} %"
-=======
-    how = "in none, and will stay as it starts" if steps == 0 else f"in {steps}, which is few"
-    values = {"outer.every": run.config.outer.every, "batch_size": run.config.batch_size}
-    lower = [f"`{name}`" for name, value in values.items() if value != 1]
-    return f"the policy learns {how}: raise `epochs`{', or lower ' + alternatives(lower) if lower else ''}"
->>>>>>> ux33
 
 
 def _outer_steps(run: Run) -> int | None:
