@@ -30,7 +30,7 @@ def read_tensorboard(run: Path) -> Written:
 
 
 def read_wandb(run: Path) -> Written:
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
     found: Written = {}
     (file,) = (run / "wandb").rglob("*.wandb")
@@ -140,6 +140,6 @@ def test_a_service_that_cannot_begin_is_an_error_before_training(
 
 def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     check_logger("none")
-    monkeypatch.setattr(registry.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'madao\[wandb\]'"):
         check_logger("wandb")
