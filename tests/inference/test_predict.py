@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from madao.data.image_files import read_image
 from madao.errors import UserError
 from madao.inference import ImageModel, Preprocessing
 from madao.inference.predict import expand_paths, predict_files
@@ -59,16 +60,16 @@ def test_only_a_few_files_are_read_ahead(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "a.png"
     photo(0, (30, 30)).save(path)
     read: list[str] = []
-    is_file = Path.is_file
 
-    def noted(path: Path) -> bool:
+    def noted(path: Path) -> bytes:
         read.append(path.name)
-        return is_file(path)
+        return read_image(path)
 
-    monkeypatch.setattr(Path, "is_file", noted)
+    monkeypatch.setattr("madao.inference.predict.read_image", noted)
     predictions = predict_files(model(), [path] * 1000, batch_size=4)
     next(predictions)
     assert len(read) == 4
+    assert not torch.is_inference_mode_enabled(), "the caller's code runs as it did before"
 
 
 def test_more_classes_than_there_are(tmp_path: Path) -> None:

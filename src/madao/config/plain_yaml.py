@@ -1,7 +1,7 @@
-"""YAML as plain data: dictionaries with text as keys, lists, text and numbers, and nothing that refers elsewhere.
+"""YAML as plain data: dictionaries with text as keys, lists, text and numbers.
 
-Files of settings may come from strangers. A file cannot name a class, refer to another part of itself, or be larger or
-deeper than settings ever are.
+Files of settings may come from strangers. A file cannot name a class or another file, and cannot be larger or deeper
+than settings ever are, also when its aliases are written out.
 """
 
 import re
@@ -16,6 +16,8 @@ from madao.errors import UserError
 _LARGEST = 250_000
 """Characters. The largest file of settings, of a comparison with many variants, has some ten thousand."""
 _DEEPEST = 20
+_MOST_PARTS = 10_000
+"""Scalars, lists and mappings of a file, where each alias counts as all that it stands for."""
 _LARGEST_INTEGER = 2**63
 
 
@@ -78,15 +80,34 @@ def check_plain_yaml(text: str) -> None:
         raise PlainYamlError(f"expected settings of at most {_LARGEST:,} characters, got {len(text):,} or more")
     if not is_writable(text):
         raise PlainYamlError("expected text, got bytes that are not UTF-8")
-    depth = 0
+    # For each open collection, and for each finished anchor: its parts and its levels.
+    stack: list[tuple[str | None, int, int]] = [(None, 0, 0)]
+    anchors: dict[str, tuple[int, int]] = {}
     for event in yaml.parse(text, _Loader):
-        if getattr(event, "anchor", None) is not None:
-            raise PlainYamlError(f"settings cannot refer to each other, got the anchor or alias {event.anchor!r}")
+        anchor = getattr(event, "anchor", None)
         if getattr(event, "tag", None) is not None:
             raise PlainYamlError(f"settings cannot have a type of their own, got the tag {event.tag!r}")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST:
-            raise PlainYamlError(f"expected at most {_DEEPEST} levels of settings, got more")
+        if isinstance(event, yaml.CollectionStartEvent):
+            stack.append((anchor, 1, 1))
+            if len(stack) > _DEEPEST + 1:
+                raise PlainYamlError(f"expected at most {_DEEPEST} levels of settings, got more")
+            continue
+        if isinstance(event, yaml.AliasEvent):
+            if anchor not in anchors:
+                raise PlainYamlError(f"settings cannot hold themselves, got the alias {anchor!r}")
+            parts, levels = anchors[anchor]
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, parts, levels = stack.pop()
+        elif isinstance(event, yaml.ScalarEvent):
+            parts, levels = 1, 0
+        else:
+            continue
+        if anchor is not None:
+            anchors[anchor] = parts, levels
+        outer, before, deepest = stack.pop()
+        stack.append((outer, before + parts, max(deepest, levels + 1)))
+        if before + parts > _MOST_PARTS or stack[-1][2] > _DEEPEST + 1:
+            raise PlainYamlError(f"expected at most {_MOST_PARTS:,} settings in {_DEEPEST} levels, got more")
 
 
 def _check_content(content: Any) -> None:

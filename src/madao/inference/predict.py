@@ -87,12 +87,15 @@ def predict_files(
     device = model.preprocessing.mean.device
     parts = [[*range(start, min(start + batch_size, len(paths)))] for start in range(0, len(paths), batch_size)]
     read = functools.partial(_read, model.preprocessing, paths)
-    with torch.inference_mode():
-        for decoded, errors in load_batches(read, parts, workers if len(parts) > _AHEAD else 0):
+    for decoded, errors in load_batches(read, parts, workers if len(parts) > _AHEAD else 0):
+        with torch.inference_mode():  # not around the yield: the caller's code would run in it
             images = [torch.from_numpy(pixels).to(device) for pixels in decoded]
             rows = iter(_shares(model, images) if images else ())
-            for path, error in errors.items():
-                yield Prediction(path, error=error) if error else _most(path, next(rows), model.classes, top)
+            found = [
+                Prediction(path, error=error) if error else _most(path, next(rows), model.classes, top)
+                for path, error in errors.items()
+            ]
+        yield from found
 
 
 def _read(

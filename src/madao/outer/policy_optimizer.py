@@ -23,7 +23,6 @@ from madao.hypergrad import (
     Traced,
 )
 from madao.hypergrad.autodiff.fallback import Fallback
-from madao.hypergrad.autodiff.functional_model import unwrap
 from madao.hypergrad.hypergradient import PendingHypergradient
 from madao.hypergrad.pytree import Vector
 from madao.outer.compute_options import ComputeOptions, check_counts
@@ -370,7 +369,7 @@ class PolicyOptimizer:
 
     @property
     def _device(self) -> torch.device:
-        return next(unwrap(self.model).parameters()).device
+        return next(self.model.parameters()).device
 
     def _apply(self, gradients: Sequence[Tensor], norm: float) -> None:
         scale = self.clip / norm if self.clip is not None and norm > self.clip else 1.0

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from madao.errors import UserError
-from madao.training.monitor.loggers import registry
 from madao.training.monitor.loggers.registry import LOGGERS, check_logger
 from madao.training.monitor.loggers.run_logger import RunLogger
 from madao.training.trainer import Trainer
