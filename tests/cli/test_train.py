@@ -193,7 +193,7 @@ def test_bad_values_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["--epochs", "0"], "--epochs must be at least 1, got 0"),
         (["--outer.estimator", "magic"], "--outer.estimator: expected one of influence, relaxed, got 'magic'"),
         (["--data.root", str(missing)], f"there is no folder {missing}"),
-        (["--config", str(missing)], "File does not exist"),
+        (["--config", str(missing)], "there is no such file"),
         (["--data.val_fraction", "1.5"], "--data.val_fraction must be at least 0 and below 1"),
         (["--device", "tpu"], "--device must be auto, cpu, cuda"),
         (["--augment.method", str(missing / "policy.json")], "there is no policy file"),

@@ -35,7 +35,7 @@ def name_positional(
     switches = {
         option
         for action in parser._actions
-        if action.nargs == "?" and action._typehint != bool | str
+        if action.nargs == "?" and getattr(action, "_typehint", None) != bool | str
         for option in action.option_strings
     }
     values: list[str] = []
@@ -54,7 +54,7 @@ def name_positional(
         return rest
     if _gives(rest, name):
         raise UserError(f"unexpected {values[0]!r}; give the {noun} with or without --{name}, not both")
-    # Behind the others: what users type goes before the settings of files.
+    # Behind the others: a word of the command line overrides the settings of files.
     return [*rest, f"--{name}", json.dumps(values, ensure_ascii=False) if several else values[0]]
 
 

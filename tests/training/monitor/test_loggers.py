@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from madao.errors import UserError
-from madao.training.monitor.loggers import registry
 from madao.training.monitor.loggers.registry import LOGGERS, check_logger
 from madao.training.monitor.loggers.run_logger import RunLogger
 from madao.training.trainer import Trainer
@@ -30,7 +29,7 @@ def read_tensorboard(run: Path) -> Written:
 
 
 def read_wandb(run: Path) -> Written:
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
     found: Written = {}
     (file,) = (run / "wandb").rglob("*.wandb")
@@ -140,6 +139,6 @@ def test_a_service_that_cannot_begin_is_an_error_before_training(
 
 def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     check_logger("none")
-    monkeypatch.setattr(registry.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'madao\[wandb\]'"):
         check_logger("wandb")

@@ -55,7 +55,7 @@ class MlflowLogger:
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    flat = {}
+    flat: dict[str, Any] = {}
     for key, value in settings.items():
         flat |= {f"{key}.{inner}": each for inner, each in value.items()} if isinstance(value, dict) else {key: value}
     return flat
