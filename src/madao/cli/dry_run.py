@@ -1,4 +1,4 @@
-"""`--dry-run` of `madao train` and `madao compare`: what would be trained, how long, and with how much memory."""
+"""`--dry-run` of `madao train` and `madao compare`: a description of the training, its time and its memory."""
 
 import dataclasses
 from pathlib import Path
@@ -20,7 +20,7 @@ _NOTHING = "nothing was trained or written; leave out --dry-run to train"
 
 
 def rehearse_training(config: TrainConfig) -> None:
-    """Print what `madao train` would do."""
+    """Describe the run that `madao train` would train."""
     run = build_dry_run(config)
     described = describe_run(run)
     cost = measure_cost(run)
@@ -34,7 +34,7 @@ def rehearse_training(config: TrainConfig) -> None:
 
 
 def rehearse_comparison(plan: Plan) -> None:
-    """Print what `madao compare` would do."""
+    """Describe the runs that `madao compare` would train."""
     check_folder(plan)
     seconds, trainings, most, device = 0.0, 0, 0.0, "cpu"
     for method in plan.methods:

@@ -5,8 +5,7 @@ import dataclasses
 from pathlib import Path
 
 from madao.cli.help import help_text, requested_section
-from madao.cli.parser import Parser, current_options, without_dry_run
-from madao.cli.positional import name_positional
+from madao.cli.parser import Parser, current_options, name_positional, without_dry_run
 from madao.cli.recipes import recipe_path
 from madao.config.train_config import TrainConfig, free_settings
 from madao.errors import UserError

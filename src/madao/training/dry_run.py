@@ -37,7 +37,7 @@ class Cost:
         step_seconds: The time of a training step.
         outer_seconds: The time of a step of the policy; None if there is none.
         evaluation_seconds: The time of all evaluations that are left.
-        memory_mib: The peak memory: on a GPU what torch holds there, on the CPU that of the process; None if unknown.
+        memory_mib: The peak memory: that of torch on a GPU, that of the process on the CPU; None if unknown.
     """
 
     steps: int

@@ -48,5 +48,5 @@ def open_logger(name: str, run: Path, step: int, settings: Mapping[str, Any]) ->
     except Exception as error:  # each service has errors of its own
         others = [f"`logger={other}`" for other in ("tensorboard", NONE) if other != name]
         raise UserError(
-            f"`logger={name}` cannot begin: {first_line(error)}; mend it, or use {alternatives(others)}"
+            f"`logger={name}` cannot begin: {first_line(error).rstrip('.')}; mend it, or use {alternatives(others)}"
         ) from error
