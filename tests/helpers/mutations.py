@@ -1,5 +1,6 @@
 """Damage to files: at the level of bytes, and at that of values in JSON and YAML."""
 
+import copy
 import json
 import random
 from typing import Any
@@ -74,7 +75,7 @@ def replaced(content: Any, source: random.Random) -> Any:
     for _ in range(source.choice((1, 1, 1, 2, 3))):
         places = [*_places(content)]
         if not places:
-            return source.choice(VALUES)
+            return copy.deepcopy(source.choice(VALUES))
         holder, key = source.choice(places)
         match source.randrange(5):
             case 0:
@@ -87,7 +88,7 @@ def replaced(content: Any, source: random.Random) -> Any:
                 other, place = source.choice(places)
                 holder[key] = json.loads(json.dumps(other[place])) if place in other or isinstance(place, int) else None
             case _:
-                holder[key] = source.choice(VALUES)
+                holder[key] = copy.deepcopy(source.choice(VALUES))  # a later mutation may change it
     return content
 
 
