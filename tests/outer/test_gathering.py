@@ -10,7 +10,7 @@ from madao.outer.gathering import GatheredImages, ValidationBatches
 
 def numbered(first: int, count: int, side: int = 2) -> tuple[Tensor, Tensor]:
     numbers = torch.arange(first, first + count)
-    return numbers.float().reshape(-1, 1, 1, 1).expand(-1, 1, side, side), numbers
+    return (numbers / 100).reshape(-1, 1, 1, 1).expand(-1, 1, side, side), numbers
 
 
 def test_the_newest_examples_are_taken_and_no_more_is_stored() -> None:
@@ -19,7 +19,7 @@ def test_the_newest_examples_are_taken_and_no_more_is_stored() -> None:
         gathered.add(numbered(first, 3))
     images, targets = gathered.take()
     assert targets.tolist() == [7, 8, 9, 10, 11]
-    assert images[:, 0, 0, 0].tolist() == [7, 8, 9, 10, 11]
+    assert (100 * images[:, 0, 0, 0]).round().tolist() == [7, 8, 9, 10, 11]
     assert sum(len(batch[1]) for batch in gathered.state_dict()["batches"]) == 6
 
 

@@ -140,7 +140,7 @@ def test_the_advice_on_few_outer_steps_lowers_nothing_below_one(
 ) -> None:
     outer = OuterConfig(every=every, warmup=0, batch_size=16)
     data = splits()
-    few = dataclasses.replace(data, train=data.train.subset(torch.arange(32))) if batch_size == 1 else data
+    few = dataclasses.replace(data, train=data.train.subset(torch.arange(18))) if batch_size == 1 else data
     run = built(settings(tmp_path, outer=outer, epochs=1, batch_size=batch_size), few)
     assert named(policy_advice(run)) == expected
 

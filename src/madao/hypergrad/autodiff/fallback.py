@@ -109,7 +109,11 @@ class Fallback(SecondOrder):
             kind = _KINDS[place][0]
             try:
                 result = compute(kind)
-                if failure is not None and place < len(_KINDS) - 1 and not _is_right(kind, *point):
+                if (
+                    failure is not None
+                    and place < len(_KINDS) - 1
+                    and not _is_right(kind, point[0], point[1], point[3])
+                ):
                     continue
             except RuntimeError as error:
                 if name in self._worked or isinstance(error, torch.OutOfMemoryError):
@@ -130,15 +134,15 @@ class Fallback(SecondOrder):
         self._worked.clear()
 
 
-def _is_right(kind: SecondOrder, loss: PureLoss, params: Vector, direction: Vector, inputs: Vector) -> bool:
-    """Return whether a kind of derivative agrees with the gradient along a direction.
+def _is_right(kind: SecondOrder, loss: PureLoss, params: Vector, inputs: Vector) -> bool:
+    """Return whether a kind of derivative agrees with the gradient: the slope along it is its squared length.
 
     Double backward raises no error where a function's backward pass has no derivative: it leaves the terms out.
     """
     with without_autocast():
-        slopes = kind.slopes(loss, params, direction, inputs)[1]
-        gradient = kind.gradient(loss, params, detached(inputs))[1][: len(params)]
-    known = [(part, d) for part, d in zip(gradient, direction, strict=True) if part is not None]
-    expected = pytree.dot(tuple(part for part, _ in known), tuple(d for _, d in known))
+        found = kind.gradient(loss, params, detached(inputs))[1][: len(params)]
+        along = tuple(torch.zeros_like(p) if g is None else g for p, g in zip(params, found, strict=True))
+        slopes = kind.slopes(loss, params, along, inputs)[1]
+    expected = pytree.dot(along, along)
     difference = (mean(slopes) - expected).abs()
     return not bool(difference > _TOLERANCE * torch.maximum(mean(slopes.abs()), expected.abs()))

@@ -14,6 +14,8 @@ from madao.text import printable
 _NUMBER = (int, float)
 _HYPERPARAMETERS = {"params", "lr", "momentum", "dampening", "weight_decay", "alpha", "betas", "eps"}
 """Of what an optimizer needs, all that torch does not add to the states of older versions."""
+_SCALARS = {"step", "noise"}
+"""Of the state of a parameter, what is a number: all else has the shape of the parameter."""
 _KINDS: dict[type | tuple[type, ...], str] = {
     dict: "a dict",
     list: "a list",
@@ -102,8 +104,9 @@ def check_optimizer(state: dict[str, Any], optimizer: Optimizer, where: str, pat
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for index, kept in state["state"].items():
         for name, value in kept.items():
-            if value is not None and name != "step":
-                check_structure(value, parameters[index], f"{where}.state.{index}.{name}", path)
+            own = 0 if name in _SCALARS else parameters[index]
+            if value is not None:
+                check_structure(value, own, f"{where}.state.{index}.{name}", path)
     for group, own in zip(state["param_groups"], optimizer.param_groups, strict=False):
         for name in _HYPERPARAMETERS & own.keys():
             if name not in group:
