@@ -135,6 +135,8 @@ def _fits(index: ShardIndex, size: int) -> bool:
 
 
 def _store(place: Path, stamp: Array, index: ShardIndex) -> bool:
+    if place.exists() and not place.is_file():  # a pipe would wait for a reader
+        return False
     arrays = {name: getattr(index, name) for name in _COLUMNS}
     try:
         with replacing(place, concurrent=True) as file:
