@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from madao.config.train_config import AugmentConfig, DataConfig, OuterConfig, TrainConfig
+from madao.errors import MadaoError
 from madao.training import trainer
 from madao.training.builders.run import build_run
 from tests.helpers.training import assert_same_run, final_state
@@ -24,12 +25,12 @@ def run(config: TrainConfig, started: Event) -> None:
     fresh.fit()
 
 
-def written(path: Path) -> int | None:
-    """When the file was written; none while it is not there (between two renames the last checkpoint is not)."""
+def saved_step(out: Path) -> int:
+    """The step of the last checkpoint; -1 while it is not there (between two renames it is not)."""
     try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return None
+        return int(final_state(out)["step"])
+    except (MadaoError, OSError):
+        return -1
 
 
 @pytest.mark.parametrize("kills", [7, pytest.param(20, marks=pytest.mark.slow)])
@@ -65,10 +66,10 @@ def test_killed_at_random_moments_it_ends_bit_identically(tmp_path: Path, kills:
     moments, steps = random.Random(0), set()
     last = tmp_path / "killed" / "checkpoints" / "last.pt"
     for number in range(kills):
-        before = written(last)
+        before = saved_step(tmp_path / "killed")
         process = start(killed)
         # Every other one has gone on for sure; the rest may be killed while they begin.
-        while number % 2 and written(last) in (None, before):
+        while number % 2 and saved_step(tmp_path / "killed") <= before:
             time.sleep(0.01)
         process.join(moments.uniform(0, 0.6 * duration / kills))  # so that the last kill still finds it at work
         assert process.exitcode is None
